@@ -1,0 +1,39 @@
+# Every target sets itself up: `make train` works in a bare clone with Python 3.10 or newer and a C++ compiler.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help setup train test lint bench figures clean
+
+help: ## What can be done here
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## Virtual environment, compiled learner, package
+
+# Python changes need no new installation (it is editable); C++ and dependency changes do.
+$(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV) (about two minutes the first time) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+train: $(INSTALLED) ## Train BDPI on FrozenLake8x8 for 300 episodes (about two minutes)
+	@$(BIN)/bdpi train FrozenLake8x8-v1 --episodes 300
+
+test: lint ## Lint, types, all tests
+	@$(BIN)/python -m pytest -n 2
+
+lint: $(INSTALLED)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(INSTALLED) ## Speed of the native learner against a textbook PyTorch one
+	@$(BIN)/python benchmarks/speed.py
+
+figures: $(INSTALLED) ## The README's figure: four FrozenLake runs against the paper's curve
+	@$(BIN)/python benchmarks/frozenlake_figure.py
+
+clean: ## Remove what the other targets made, except runs/
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
