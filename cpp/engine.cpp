@@ -1,0 +1,288 @@
+#include "engine.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace bdpi {
+
+extern const Kernel kernel_baseline;
+#if defined(BDPI_X86_KERNELS)
+extern const Kernel kernel_avx2;
+extern const Kernel kernel_avx512;
+#endif
+
+const std::vector<const Kernel*>& supported_kernels() {
+    static const std::vector<const Kernel*> kernels = [] {
+        std::vector<const Kernel*> found;
+#if defined(BDPI_X86_KERNELS)
+        __builtin_cpu_init();
+        const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+            found.push_back(&kernel_avx512);
+        if (avx2) found.push_back(&kernel_avx2);
+#endif
+        found.push_back(&kernel_baseline);
+        return found;
+    }();
+    return kernels;
+}
+
+namespace {
+
+const Kernel* find_kernel(const std::string& name) {
+    for (const Kernel* kernel : supported_kernels())
+        if (name.empty() || name == kernel->name) return kernel;
+    std::string names;
+    for (const Kernel* kernel : supported_kernels()) names += std::string(names.empty() ? "" : ", ") + kernel->name;
+    throw std::invalid_argument("instruction set '" + name + "' is not supported by this processor; choose one of: " +
+                                names);
+}
+
+}  // namespace
+
+int64_t count_parameters(const Shape& shape) {
+    int64_t count = 0;
+    for (int layer = 0; layer < shape.n_layers; ++layer)
+        count += int64_t{shape.sizes[layer] + 1} * shape.sizes[layer + 1];
+    return count;
+}
+
+// -------------------------------------------------------------------------------------------------------------------
+
+float* Scratch::floats(int64_t count) {
+    float_blocks_.emplace_back(new float[count + kMaxLanes]());
+    auto address = reinterpret_cast<uintptr_t>(float_blocks_.back().get());
+    return reinterpret_cast<float*>((address + 63) / 64 * 64);  // whole cache lines
+}
+
+int32_t* Scratch::ints(int64_t count) {
+    int_blocks_.emplace_back(new int32_t[count]());
+    return int_blocks_.back().get();
+}
+
+Scratch::Scratch(const Shape& shape, int batch_size, int n_networks) {
+    const int64_t rows = (batch_size + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
+    const int64_t outputs = shape.sizes[shape.n_layers] * rows;
+    const int64_t parameters = count_parameters(shape) + kMaxLanes;
+    for (Rows* part : {&workspace.rows, &workspace.next_rows}) {
+        part->inputs = shape.one_hot ? nullptr : floats(shape.sizes[0] * rows);
+        part->states_memory = ints(rows);
+        part->weight = floats(rows);
+        part->row_of = ints(rows);
+    }
+    for (int layer = 0; layer + 1 < shape.n_layers; ++layer)
+        workspace.hidden[layer] = floats(shape.sizes[layer + 1] * rows);
+    for (float** array : {&workspace.output, &workspace.output_gradient, &workspace.target, &workspace.next_a,
+                          &workspace.next_b})
+        *array = floats(outputs);
+    workspace.gradient = floats(parameters);
+    workspace.state_to_row = shape.one_hot ? ints(shape.sizes[0]) : nullptr;
+    for (int i = 0; i < n_networks; ++i)
+        networks[i] = {floats(parameters), floats(parameters), floats(parameters), 0};
+}
+
+// -------------------------------------------------------------------------------------------------------------------
+
+ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads) {
+    if (n_threads < 1) throw std::invalid_argument("n_threads must be at least 1, got " + std::to_string(n_threads));
+}
+
+void ThreadPool::start() {
+    if (process_ == getpid()) return;
+    if (process_ != 0) {
+        // After a fork: the parent's threads do not exist here and its locks may be held for ever. Leave them alone.
+        for (auto& thread : threads_) thread.detach();
+        (void)mutex_.release(), (void)wake_.release(), (void)done_.release();
+        threads_.clear();
+    }
+    process_ = getpid();
+    mutex_ = std::make_unique<std::mutex>();
+    wake_ = std::make_unique<std::condition_variable>();
+    done_ = std::make_unique<std::condition_variable>();
+    for (int worker = 1; worker < n_threads_; ++worker)
+        threads_.emplace_back([this, worker, seen = round_] { work(worker, seen); });
+}
+
+ThreadPool::~ThreadPool() {
+    if (process_ == 0) return;
+    if (process_ != getpid()) {
+        for (auto& thread : threads_) thread.detach();
+        (void)mutex_.release(), (void)wake_.release(), (void)done_.release();
+        return;
+    }
+    {
+        const std::lock_guard<std::mutex> lock(*mutex_);
+        stopping_ = true;
+    }
+    wake_->notify_all();
+    for (auto& thread : threads_) thread.join();
+}
+
+void ThreadPool::work(int worker, uint64_t seen) {
+    for (;;) {
+        std::unique_lock<std::mutex> lock(*mutex_);
+        wake_->wait(lock, [&] { return stopping_ || round_ != seen; });
+        if (stopping_) return;
+        seen = round_;
+        lock.unlock();
+        job_.call(job_.context, worker);
+        lock.lock();
+        if (--busy_ == 0) done_->notify_one();
+    }
+}
+
+void ThreadPool::run_erased(ErasedJob job) {
+    if (n_threads_ == 1) return job.call(job.context, 0);
+    start();
+    {
+        const std::lock_guard<std::mutex> lock(*mutex_);
+        job_ = job;
+        busy_ = n_threads_ - 1;
+        ++round_;
+    }
+    wake_->notify_all();
+    job.call(job.context, 0);
+    std::unique_lock<std::mutex> lock(*mutex_);
+    done_->wait(lock, [&] { return busy_ == 0; });
+}
+
+// -------------------------------------------------------------------------------------------------------------------
+
+Engine::Engine(const Shape& actor, const Shape& critic, int batch_size, int n_critics, int n_threads,
+               const std::string& instruction_set)
+    : actor_shape_(actor),
+      critic_shape_(critic),
+      batch_size_(batch_size),
+      kernel_(find_kernel(instruction_set)),
+      pool_(n_threads),
+      actor_scratch_(actor, batch_size, 1),
+      predict_actor_(actor, batch_size, 0),
+      predict_critic_(critic, batch_size, 0),
+      greedy_(static_cast<size_t>(n_critics) * batch_size),
+      critic_results_(n_critics),
+      actor_results_(n_critics),
+      trained_(n_critics) {
+    for (int thread = 0; thread < n_threads; ++thread) critic_scratch_.emplace_back(critic, batch_size, 2);
+}
+
+namespace {
+
+void load_network(const NetworkArrays& arrays, int64_t index, int64_t n_parameters, Network& network) {
+    const size_t bytes = n_parameters * sizeof(float);
+    std::memcpy(network.parameters, arrays.parameters + index * n_parameters, bytes);
+    std::memcpy(network.first_moment, arrays.first_moment + index * n_parameters, bytes);
+    std::memcpy(network.second_moment, arrays.second_moment + index * n_parameters, bytes);
+    network.steps = arrays.steps[index];
+}
+
+void save_network(const Network& network, int64_t n_parameters, const NetworkArrays& arrays, int64_t index) {
+    const size_t bytes = n_parameters * sizeof(float);
+    std::memcpy(arrays.parameters + index * n_parameters, network.parameters, bytes);
+    std::memcpy(arrays.first_moment + index * n_parameters, network.first_moment, bytes);
+    std::memcpy(arrays.second_moment + index * n_parameters, network.second_moment, bytes);
+    arrays.steps[index] = network.steps;
+}
+
+}  // namespace
+
+void Engine::train_critic(const EpochArguments& arguments, const Hyperparameters& hyper, int slot, Scratch& scratch) {
+    const int64_t critic = arguments.critics[slot], size = count_parameters(critic_shape_);
+    const int64_t a = 2 * critic + arguments.active[critic], b = 2 * critic + 1 - arguments.active[critic];
+    load_network(arguments.critics_state, a, size, scratch.networks[0]);
+    load_network(arguments.critics_state, b, size, scratch.networks[1]);
+    critic_results_[slot] = kernel_->train_critic(
+        critic_shape_, hyper, arguments.transitions, arguments.batches + int64_t{slot} * arguments.batch_size,
+        arguments.batch_size, scratch.networks[0], scratch.networks[1],
+        greedy_.data() + int64_t{slot} * arguments.batch_size, scratch.workspace);
+    save_network(scratch.networks[0], size, arguments.critics_state, a);
+    save_network(scratch.networks[1], size, arguments.critics_state, b);
+    arguments.active[critic] = (arguments.active[critic] + hyper.critic_iterations) % 2;
+}
+
+void Engine::train_actor(const EpochArguments& arguments, const Hyperparameters& hyper, int slot) {
+    actor_results_[slot] = kernel_->train_actor(
+        actor_shape_, hyper, arguments.transitions, arguments.batches + int64_t{slot} * arguments.batch_size,
+        arguments.batch_size, actor_scratch_.networks[0], greedy_.data() + int64_t{slot} * arguments.batch_size,
+        actor_scratch_.workspace);
+}
+
+// Critics are independent of each other and of the actor: any thread takes the next one. The actor follows the
+// critics in their order, one at a time, so that its result does not depend on the number of threads: whoever is free
+// makes its next step as soon as the critic of that step is done.
+EpochResult Engine::epoch(const EpochArguments& arguments, const Hyperparameters& hyper) {
+    const bool has_actor = arguments.actor.parameters != nullptr;
+    const int n = arguments.n_trained;
+    const int64_t actor_size = count_parameters(actor_shape_);
+    if (has_actor) load_network(arguments.actor, 0, actor_size, actor_scratch_.networks[0]);
+    for (int slot = 0; slot < n; ++slot) trained_[slot].store(false, std::memory_order_relaxed);
+
+    std::atomic<int> next_critic{0}, next_actor{has_actor ? 0 : n};
+    std::atomic<bool> actor_busy{false};
+    const auto try_actor = [&] {
+        if (actor_busy.exchange(true, std::memory_order_acquire)) return false;
+        const int slot = next_actor.load(std::memory_order_relaxed);
+        const bool ready = slot < n && trained_[slot].load(std::memory_order_acquire);
+        if (ready) {
+            train_actor(arguments, hyper, slot);
+            next_actor.store(slot + 1, std::memory_order_relaxed);
+        }
+        actor_busy.store(false, std::memory_order_release);
+        return ready;
+    };
+    pool_.run([&](int worker) {
+        for (;;) {
+            if (try_actor()) continue;
+            const int slot = next_critic.fetch_add(1, std::memory_order_relaxed);
+            if (slot < n) {
+                train_critic(arguments, hyper, slot, critic_scratch_[worker]);
+                trained_[slot].store(true, std::memory_order_release);
+            } else if (next_actor.load(std::memory_order_relaxed) >= n) {
+                return;
+            } else {
+                std::this_thread::yield();
+            }
+        }
+    });
+
+    if (has_actor) save_network(actor_scratch_.networks[0], actor_size, arguments.actor, 0);
+    EpochResult result{};
+    for (int slot = 0; slot < n; ++slot) {
+        result.critic_loss += critic_results_[slot].loss / n;
+        result.mean_q += critic_results_[slot].mean_q / n;
+        if (has_actor) result.actor_loss += actor_results_[slot].loss / n;
+    }
+    return result;
+}
+
+void Engine::predict(bool actor, const float* parameters, const void* observations, int64_t n, bool softmax,
+                     float* out) {
+    const std::lock_guard<std::mutex> lock(predict_mutex_);
+    const Shape& shape = actor ? actor_shape_ : critic_shape_;
+    Workspace& workspace = (actor ? predict_actor_ : predict_critic_).workspace;
+    Rows& rows = workspace.rows;
+    const int n_in = shape.sizes[0], n_out = shape.sizes[shape.n_layers];
+    for (int64_t first = 0; first < n; first += batch_size_) {
+        const int count = static_cast<int>(std::min<int64_t>(batch_size_, n - first));
+        rows.n = (count + kernel_->lanes - 1) / kernel_->lanes * kernel_->lanes;
+        rows.states = rows.states_memory;
+        for (int row = 0; row < rows.n; ++row) {
+            const int64_t source = first + std::min(row, count - 1);
+            if (shape.one_hot) {
+                rows.states_memory[row] = static_cast<int32_t>(static_cast<const int64_t*>(observations)[source]);
+            } else {
+                const float* x = static_cast<const float*>(observations) + source * n_in;
+                for (int i = 0; i < n_in; ++i) rows.inputs[int64_t{i} * rows.n + row] = x[i];
+            }
+        }
+        kernel_->predict(shape, parameters, rows, softmax, workspace);
+        for (int row = 0; row < count; ++row)
+            for (int a = 0; a < n_out; ++a)
+                out[(first + row) * n_out + a] = workspace.output[int64_t{a} * rows.n + row];
+    }
+}
+
+}  // namespace bdpi

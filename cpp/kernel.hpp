@@ -1,0 +1,101 @@
+// What a compiled kernel offers, independent of the instruction set it was compiled for.
+//
+// kernel.cpp is compiled once per instruction set; each compilation defines one Kernel. Nothing in this header may
+// contain inline code that does arithmetic: the linker would keep one copy of it, perhaps the wrong one.
+#pragma once
+
+#include <cstdint>
+
+namespace bdpi {
+
+constexpr int kMaxLayers = 16;  // weight layers of a network, the output layer included
+constexpr int kMaxLanes = 16;   // widest register, in floats; rows are padded to a multiple of the kernel's own
+
+enum class Activation : int { tanh = 0, relu = 1 };
+
+// A multi-layer perceptron: sizes[0] inputs, sizes[1 .. n_layers-1] hidden units, sizes[n_layers] outputs.
+// Its parameters are one vector, in PyTorch's order: W0 (out x in, row-major), b0, W1, b1, ...
+struct Shape {
+    int n_layers;
+    int sizes[kMaxLayers + 1];
+    Activation activation;
+    bool one_hot;  // the input is the one-hot vector of a state number, and only the number is stored
+};
+
+// One network in training: parameters and Adam's two moments, each n_parameters long (padded to kMaxLanes).
+struct Network {
+    float* parameters;
+    float* first_moment;
+    float* second_moment;
+    int64_t steps;  // Adam steps made so far
+};
+
+// The replay memory, row-major. `observations` is float[n][n_inputs], or int64[n] for one-hot states.
+struct Transitions {
+    const void* observations;
+    const void* next_observations;
+    const int64_t* actions;
+    const float* rewards;
+    const float* discounts;
+};
+
+struct Hyperparameters {
+    int critic_iterations;
+    int fit_steps;
+    float critic_step_size;
+    float actor_rate;  // lambda = 1 - exp(-trust region)
+    double learning_rate;
+    double actor_learning_rate;
+};
+
+// Distinct rows of a batch: a network is evaluated once per row.
+// Dense inputs: row j is transition j. One-hot inputs: one row per distinct state, `weight` counts its transitions.
+struct Rows {
+    int n;          // padded to a multiple of the kernel's lanes
+    float* inputs;  // dense: [n_inputs][n], that is, transposed: neighbouring samples are neighbours in memory
+    const int32_t* states;   // one-hot: the state of each row, or null where row = state
+    int32_t* states_memory;  // where `states` points when it is not null
+    float* weight;  // share of the batch's transitions that have this row; 0 for padding
+    int32_t* row_of;         // [batch_size]: transition -> row
+};
+
+// Scratch memory of one thread; all pointers are set once, when the learner is made.
+struct Workspace {
+    Rows rows, next_rows;
+    float* hidden[kMaxLayers];  // [units][n]: activations, then (in the backward pass) their gradients
+    float* output;              // [n_outputs][n]
+    float* output_gradient;
+    float* target;
+    float* next_a;
+    float* next_b;
+    float* gradient;        // like the parameters
+    int32_t* state_to_row;  // one-hot: [n_states], -1 where absent
+};
+
+struct FitResult {
+    double loss;    // mean squared error before the first Adam step
+    double mean_q;  // critics: mean of Q_A over the batch's states and all actions
+};
+
+struct Kernel {
+    const char* name;
+    int lanes;
+
+    // Network outputs for `rows`: [n_outputs][rows.n] in workspace.output; `softmax` makes them probabilities.
+    void (*predict)(const Shape&, const float* parameters, const Rows&, bool softmax, Workspace&);
+
+    // One critic's epoch: N_t training iterations on one batch. `role_a` and `role_b` are Q_A and Q_B at entry; they
+    // have changed roles an odd or even number of times at exit, as critic_iterations says. Writes, for each
+    // transition, the greedy action of the last Q'.
+    FitResult (*train_critic)(const Shape&, const Hyperparameters&, const Transitions&, const int64_t* batch,
+                              int batch_size, Network& role_a, Network& role_b, int32_t* greedy, Workspace&);
+
+    // One actor step towards the greedy actions of one critic, on that critic's batch.
+    FitResult (*train_actor)(const Shape&, const Hyperparameters&, const Transitions&, const int64_t* batch,
+                             int batch_size, Network& actor, const int32_t* greedy, Workspace&);
+
+    // Fused multiply-adds per call on one thread; the caller measures the time.
+    int64_t (*fma_burst)(float* sink);
+};
+
+}  // namespace bdpi

@@ -1,0 +1,34 @@
+"""Bootstrapped Dual Policy Iteration: sample-efficient reinforcement learning for discrete actions.
+
+>>> import bdpi
+>>> agent = bdpi.BDPI("MlpPolicy", "FrozenLake8x8-v1", seed=1)
+>>> agent.learn(20_000)  # doctest: +SKIP
+
+Importing the package also registers its environments (``Table-v0``, ``TableLong-v0``) with Gymnasium.
+"""
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from bdpi import envs
+
+if TYPE_CHECKING:
+    from bdpi.agents import BDPI
+
+__all__ = ["BDPI", "__version__"]
+
+try:
+    __version__ = version("bdpi")
+except PackageNotFoundError:  # running from a source tree that was never installed
+    __version__ = "0+unknown"
+
+envs.register()
+
+
+def __getattr__(name: str) -> Any:
+    # Agents bring in PyTorch, which takes seconds to import: only when somebody asks for one.
+    if name in ("BDPI", "agents"):
+        agents = import_module("bdpi.agents")
+        return agents if name == "agents" else getattr(agents, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

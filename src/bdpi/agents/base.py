@@ -1,0 +1,422 @@
+"""What all agents with several off-policy critics share: an SB3 algorithm around a learner."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import time
+import zipfile
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.base_class import maybe_make_env
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.save_util import open_path
+from stable_baselines3.common.type_aliases import (
+    GymEnv,
+    MaybeCallback,
+    RolloutReturn,
+    Schedule,
+    TrainFreq,
+    TrainFrequencyUnit,
+)
+from stable_baselines3.common.utils import FloatSchedule, should_collect_more_steps
+from stable_baselines3.common.vec_env import VecEnv
+
+from bdpi.agents import checks
+from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.agents.learners import AgentLearner, LearnerChoice
+from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw
+from bdpi.learner import Hyperparameters
+from bdpi.learner.interface import FloatArray, IntArray
+
+Self = TypeVar("Self", bound="EnsembleAlgorithm")
+
+#: Entropy, disagreement and KL cost a few forward passes; every tenth epoch is enough to draw their curves.
+DIAGNOSTICS_EVERY = 10
+
+
+class EnsembleAlgorithm(OffPolicyAlgorithm):
+    """An actor and several critics, trained by a :class:`~bdpi.agents.learners.AgentLearner`.
+
+    The parameters are documented in :class:`bdpi.BDPI`.
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpPolicy": MlpPolicy,
+        "CnnPolicy": CnnPolicy,
+        "MultiInputPolicy": MultiInputPolicy,
+    }
+    policy: BDPIPolicy
+    replay_buffer: TransitionBuffer | DictTransitionBuffer
+    action_space: spaces.Discrete
+
+    def __init__(
+        self,
+        policy: str | type[BDPIPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 1e-4,
+        buffer_size: int = 20_000,
+        batch_size: int = 256,
+        gamma: float = 0.99,
+        train_freq: int | tuple[int, str] = 1,
+        gradient_steps: int = 1,
+        n_critics: int = 16,
+        critics_per_step: int | None = None,
+        critic_iterations: int = 4,
+        fit_steps: int | None = None,
+        critic_step_size: float = 0.2,
+        trust_region: float = 0.05,
+        actor_learning_rate: float | Schedule | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: torch.device | str = "auto",
+        learner: LearnerChoice = "auto",
+        n_threads: int | None = None,
+        _init_setup_model: bool = True,
+    ) -> None:
+        if env is not None:
+            env = maybe_make_env(env, verbose)
+            checks.check_action_space(env.action_space)
+            checks.check_observation_space(env.observation_space)
+        if isinstance(policy, str) and policy not in self.policy_aliases:
+            raise ValueError(f"policy must be one of {', '.join(self.policy_aliases)}, or a class; got {policy!r}")
+        super().__init__(
+            policy,
+            env,  # type: ignore[arg-type]  # None when an agent is loaded for prediction only
+            learning_rate,
+            buffer_size=buffer_size,
+            learning_starts=0,  # BDPI needs no random warm-up: it learns as soon as there is one batch
+            batch_size=batch_size,
+            gamma=gamma,
+            train_freq=train_freq,
+            gradient_steps=gradient_steps,
+            policy_kwargs=policy_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            seed=seed,
+            sde_support=False,
+            support_multi_env=True,
+        )
+        self.n_critics = n_critics
+        self.critics_per_step = critics_per_step
+        self.critic_iterations = critic_iterations
+        self.fit_steps = fit_steps
+        self.critic_step_size = critic_step_size
+        self.trust_region = trust_region
+        self.actor_learning_rate = actor_learning_rate
+        self.learner_choice: LearnerChoice = learner
+        self.n_threads = n_threads
+        #: says whose file it is; read before anything else of a saved agent is
+        self.agent_class = type(self).__name__
+        self._device_is_free = device == "auto"
+        #: draws training actions and batches, and nothing else does; saved with the agent
+        self._generator: np.random.Generator | None = None
+        if _init_setup_model:
+            self._setup_model()
+
+    # -- set-up -------------------------------------------------------------------------------------------------
+
+    def _check_hyperparameters(self) -> None:
+        checks.check_learning_rate("learning_rate", self.learning_rate)
+        if self.actor_learning_rate is not None:
+            checks.check_learning_rate("actor_learning_rate", self.actor_learning_rate)
+        checks.check_integer("buffer_size", self.buffer_size, 1)
+        checks.check_integer("batch_size", self.batch_size, 1)
+        if self.buffer_size < self.batch_size:
+            raise ValueError(
+                f"buffer_size must be at least batch_size ({self.batch_size}), got {self.buffer_size}: "
+                "learning starts when the buffer holds one batch"
+            )
+        checks.check_number("gamma", self.gamma, 0, 1, low_included=True)
+        checks.check_integer("n_critics", self.n_critics, 1)
+        if self.critics_per_step is not None:
+            checks.check_integer("critics_per_step", self.critics_per_step, 1, self.n_critics)
+        checks.check_integer("critic_iterations", self.critic_iterations, 1)
+        if self.fit_steps is not None:
+            checks.check_integer("fit_steps", self.fit_steps, 1)
+        checks.check_number("critic_step_size", self.critic_step_size, 0, 1)
+        checks.check_number("trust_region", self.trust_region, 0)
+        checks.check_integer("gradient_steps", self.gradient_steps, -1)
+        if self.n_threads is not None:
+            checks.check_integer("n_threads", self.n_threads, 1)
+        frequency = self.train_freq if isinstance(self.train_freq, tuple) else (self.train_freq, "step")
+        checks.check_integer("train_freq", frequency[0], 1)
+        if frequency[1] not in ("step", "episode", TrainFrequencyUnit.STEP, TrainFrequencyUnit.EPISODE):
+            raise ValueError(f'the unit of train_freq must be "step" or "episode", got {frequency[1]!r}')
+        if frequency[1] in ("episode", TrainFrequencyUnit.EPISODE) and self.n_envs > 1:
+            raise ValueError(
+                f"train_freq={frequency!r} needs a single environment, there are {self.n_envs}: their episodes end at "
+                "different times. Use a number of steps."
+            )
+
+    def _setup_model(self) -> None:
+        """Networks, buffer, learner. Runs in the constructor and again when an agent is loaded."""
+        if not hasattr(self, "n_envs"):
+            self.n_envs = 1  # made without environment, to be loaded
+        self._check_hyperparameters()
+        if self._device_is_free and self.learner_choice != "torch" and self._is_perceptron():
+            self.device = torch.device("cpu")  # where small networks are fastest, even if there is a GPU
+        is_dict = isinstance(self.observation_space, spaces.Dict)
+        self.replay_buffer_class = DictTransitionBuffer if is_dict else TransitionBuffer
+        self.replay_buffer_kwargs = {"gamma": self.gamma}
+        super()._setup_model()
+        self.agent_learner = AgentLearner(
+            self.policy, self.n_critics, self.batch_size, self.learner_choice, self.n_threads
+        )
+        self._actor_lr_schedule = (
+            self.lr_schedule if self.actor_learning_rate is None else FloatSchedule(self.actor_learning_rate)
+        )
+        if self._generator is None:
+            self._generator = np.random.default_rng(self.seed)
+        elif self.seed is not None and self.env is not None:
+            # A loaded agent: SB3 has just seeded its environment as at the very start, which would replay the first
+            # episodes. Seed it by how far the agent has come instead.
+            self.env.seed(int(np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)[0]) >> 1)
+        if self.seed is not None:
+            self.policy.generator = np.random.default_rng([self.seed, 1])
+
+    def _is_perceptron(self) -> bool:
+        probe = self.policy_class(self.observation_space, self.action_space, None, **self.policy_kwargs)
+        return probe.native_inputs() is not None
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """Seed networks yet to be made, the environment, and the agent's own generator."""
+        super().set_random_seed(seed)
+        if seed is not None and self._generator is not None and self.replay_buffer is not None:
+            self._generator = np.random.default_rng(seed)
+
+    @property
+    def learner_name(self) -> str:
+        """Which learner trains this agent: "native" or "torch"."""
+        return self.agent_learner.name
+
+    # -- learning -----------------------------------------------------------------------------------------------
+
+    def hyperparameters(self) -> Hyperparameters:
+        """Those of the next epoch, the learning rates following their schedules."""
+        progress = self._current_progress_remaining
+        on_pixels = isinstance(self.policy, CnnPolicy)
+        return Hyperparameters(
+            critic_iterations=self.critic_iterations,
+            fit_steps=self.fit_steps if self.fit_steps is not None else (1 if on_pixels else 20),
+            critic_step_size=self.critic_step_size,
+            trust_region=self.trust_region,
+            learning_rate=self.lr_schedule(progress),
+            actor_learning_rate=self._actor_lr_schedule(progress),
+        )
+
+    def train(self, gradient_steps: int, batch_size: int) -> None:
+        """Learning epochs: ``gradient_steps`` of them for each environment, so that their number per transition does
+        not depend on how many environments run side by side."""
+        epochs = gradient_steps if self.gradient_steps < 0 else gradient_steps * self.n_envs
+        if len(self.replay_buffer) < batch_size:
+            return
+        hyperparameters = self.hyperparameters()
+        start = time.perf_counter()
+        for _ in range(epochs):
+            self._epoch(hyperparameters, batch_size)
+        elapsed = time.perf_counter() - start
+        self.logger.record("train/learning_rate", hyperparameters.learning_rate)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        if epochs:
+            self.logger.record("train/milliseconds_per_epoch", 1000 * elapsed / epochs)
+
+    def _epoch(self, hyperparameters: Hyperparameters, batch_size: int) -> None:
+        assert self._generator is not None
+        n_trained = self.critics_per_step or self.n_critics
+        critics = self._generator.permutation(self.n_critics)[:n_trained]
+        batches = self._generator.integers(0, len(self.replay_buffer), size=(n_trained, batch_size))
+        transitions, batches = self.agent_learner.prepare(
+            self.replay_buffer.transitions(), batches, self._vec_normalize_env
+        )
+        diagnose = self._n_updates % DIAGNOSTICS_EVERY == 0
+        if diagnose:
+            before, _ = self.agent_learner.policy_and_greedy_actions(transitions, batches[0])
+        metrics = self.agent_learner.epoch(transitions, batches, critics, hyperparameters)
+        self._n_updates += 1
+        self.logger.record("train/critic_loss", metrics.critic_loss)
+        self.logger.record("train/actor_loss", metrics.actor_loss)
+        self.logger.record("train/mean_q", metrics.mean_q)
+        if diagnose:
+            after, greedy = self.agent_learner.policy_and_greedy_actions(transitions, batches[0])
+            self.logger.record("train/entropy", entropy_bits(after))
+            self.logger.record("train/kl", kl_divergence(before, after))
+            self.logger.record("train/disagreement", float(np.mean(np.any(greedy != greedy[0], axis=0))))
+
+    # -- acting -------------------------------------------------------------------------------------------------
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
+    ) -> tuple[IntArray, IntArray]:
+        """Training actions: drawn from the actor, with the agent's own generator."""
+        assert self._generator is not None
+        actions = draw(self.policy.probabilities(self._last_obs), self._generator) + int(self.action_space.start)
+        return actions, actions
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        train_freq: TrainFreq,
+        replay_buffer: Any,
+        action_noise: ActionNoise | None = None,
+        learning_starts: int = 0,
+        log_interval: int | None = None,
+    ) -> RolloutReturn:
+        """Act and remember until it is time to train.
+
+        As in SB3, except that a transition is checked and stored *before* callbacks are asked: whatever they do, stop
+        the training or raise, it is not lost, and an agent they save holds it.
+        """
+        self.policy.set_training_mode(False)
+        callback.on_rollout_start()
+        steps = episodes = 0
+        while should_collect_more_steps(train_freq, steps, episodes):
+            actions, buffer_actions = self._sample_action(learning_starts, n_envs=env.num_envs)
+            new_obs, rewards, dones, infos = env.step(actions)
+            self._check_step(new_obs, rewards, dones, infos)
+            self.num_timesteps += env.num_envs
+            steps += 1
+            self._update_info_buffer(infos, dones)
+            self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+
+            callback.update_locals(locals())
+            if not callback.on_step():
+                return RolloutReturn(steps * env.num_envs, episodes, continue_training=False)
+            for done in dones:
+                if done:
+                    episodes += 1
+                    self._episode_num += 1
+                    if log_interval is not None and self._episode_num % log_interval == 0:
+                        self.dump_logs()
+        callback.on_rollout_end()
+        return RolloutReturn(steps * env.num_envs, episodes, continue_training=True)
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        total_timesteps, callback = super()._setup_learn(*args, **kwargs)
+        for index in range(self.n_envs):
+            self._check_observation("first observation", _row(self._last_obs, index), index, self.num_timesteps)
+        return total_timesteps, callback
+
+    def _check_step(self, new_obs: Any, rewards: Any, dones: Any, infos: list[dict[str, Any]]) -> None:
+        """Refuse what cannot be learned from, before it enters the memory."""
+        step = self.num_timesteps + self.n_envs
+        try:
+            for index, info in enumerate(infos):
+                checks.check_finite("reward", rewards[index], step, index)
+                self._check_observation("observation", _row(new_obs, index), index, step)
+                if dones[index] and info.get("terminal_observation") is not None:
+                    self._check_observation("last observation", info["terminal_observation"], index, step)
+        except ValueError:
+            self._last_obs = None  # the environment has gone on: the next learn() starts a new episode
+            raise
+
+    def _check_observation(self, what: str, observation: Any, environment: int, step: int) -> None:
+        checks.check_finite(what, observation, step, environment)
+        checks.check_in_space(what, observation, self.observation_space, step, environment)
+
+    def _store_transition(
+        self,
+        replay_buffer: Any,
+        buffer_action: IntArray,
+        new_obs: Any,
+        reward: FloatArray,
+        dones: Any,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Remember the action that was executed: ``info["executed_action"]`` where the environment reports one."""
+        executed = np.array(buffer_action)
+        for index, info in enumerate(infos):
+            if "executed_action" in info:
+                executed[index] = checks.check_executed_action(
+                    info["executed_action"], self.action_space, self.num_timesteps, index
+                )
+        super()._store_transition(replay_buffer, executed, new_obs, reward, dones, infos)
+
+    def learn(
+        self: Self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int | None = 4,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> Self:
+        """Learn for ``total_timesteps`` environment steps; the parameters are those of every SB3 algorithm."""
+        return super().learn(
+            total_timesteps,
+            callback,
+            log_interval,  # type: ignore[arg-type]  # None is fine: no logging
+            tb_log_name or type(self).__name__,
+            reset_num_timesteps,
+            progress_bar,
+        )
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def _excluded_save_params(self) -> list[str]:
+        derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
+        return [*super()._excluded_save_params(), *derived, "_device_is_free"]
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "agent_learner"], []
+
+    @classmethod
+    def load(  # type: ignore[override]
+        cls: type[Self], path: str | pathlib.Path | io.BufferedIOBase, env: GymEnv | None = None, **kwargs: Any
+    ) -> Self:
+        """Load an agent that :meth:`save` wrote; all parameters are those of SB3's ``load``."""
+        cls._check_file(path)
+        try:
+            return super().load(path, env=env, **kwargs)
+        except (KeyError, RuntimeError, zipfile.BadZipFile, EOFError) as error:
+            raise ValueError(f"{path} is damaged, or of another version: {error}") from error
+
+    @classmethod
+    def _check_file(cls, path: str | pathlib.Path | io.BufferedIOBase) -> None:
+        """Whether the file says that it holds an agent of this class, found out without running what is in it."""
+        try:
+            file = open_path(path, "r", verbose=0, suffix="zip")
+            with zipfile.ZipFile(file) as archive:
+                broken = archive.testzip()
+                if broken is not None:
+                    raise ValueError(f"{path} is damaged: the checksum of {broken!r} is wrong")
+                saved = json.loads(archive.read("data")) if "data" in archive.namelist() else {}
+        except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError, EOFError) as error:
+            raise ValueError(f"{path} is not a saved agent, or it is damaged: {error}") from error
+        finally:
+            if isinstance(path, io.BufferedIOBase):
+                path.seek(0)
+        saved_class = saved.get("agent_class") if isinstance(saved, dict) else None
+        if saved_class != cls.__name__:
+            what = f"an agent of class {saved_class}" if saved_class else "no bdpi agent"
+            raise ValueError(f"{path} holds {what}; {cls.__name__}.load reads what {cls.__name__}.save wrote")
+
+
+def _row(values: Any, index: int) -> Any:
+    return {key: part[index] for key, part in values.items()} if isinstance(values, dict) else values[index]
+
+
+def entropy_bits(probabilities: FloatArray) -> float:
+    """Mean entropy of a policy over some states, in bits."""
+    p = np.clip(probabilities.astype(np.float64), 1e-12, 1)
+    return float(-(p * np.log2(p)).sum(axis=1).mean())
+
+
+def kl_divergence(before: FloatArray, after: FloatArray) -> float:
+    """Mean of KL(before || after) over some states, in nats."""
+    p, q = (np.clip(array.astype(np.float64), 1e-12, 1) for array in (before, after))
+    return float((p * np.log(p / q)).sum(axis=1).mean())

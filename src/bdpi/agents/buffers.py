@@ -1,0 +1,140 @@
+"""SB3's replay buffers, with what BDPI needs: a discount per transition, arrays from zero, files without pickle."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import zipfile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.vec_env import VecNormalize
+
+from bdpi.agents.spaces import shift_to_zero
+from bdpi.learner import Transitions
+from bdpi.learner.interface import IntArray, Observations
+
+
+def _map(function: Any, observations: Any) -> Any:
+    if isinstance(observations, dict):
+        return {key: function(part) for key, part in observations.items()}
+    return function(observations)
+
+
+class _Transitions:
+    """Mixed into SB3's two buffers.
+
+    ``discounts`` holds gamma, or 0 where the episode terminated; a truncated episode keeps gamma. Discrete
+    observations and actions are stored counted from 0, whatever the ``start`` of their space.
+
+    :param gamma: discount factor of ordinary transitions
+    """
+
+    def __init__(self, *args: Any, gamma: float = 0.99, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gamma = gamma
+        self.discounts = np.zeros((self.buffer_size, self.n_envs), dtype=np.float32)  # type: ignore[has-type]
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
+        """Store one transition of each environment."""
+        truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        self.discounts[self.pos] = self.gamma * (1 - np.asarray(done) * (1 - truncated))  # type: ignore[has-type]
+        space, first_action = self.observation_space, int(self.action_space.start)  # type: ignore[attr-defined]
+        super().add(  # type: ignore[misc]
+            shift_to_zero(obs, space), shift_to_zero(next_obs, space), action - first_action, reward, done, infos
+        )
+
+    def __len__(self) -> int:
+        """Number of transitions held."""
+        return int(self.size()) * int(self.n_envs)  # type: ignore[attr-defined]
+
+    def transitions(self) -> Transitions:
+        """All transitions held, oldest position first, without copying."""
+        count = len(self)
+
+        def flat(array: NDArray[Any]) -> NDArray[Any]:
+            return array.reshape(-1, *array.shape[2:])[:count]
+
+        return Transitions(
+            observations=_map(flat, self.observations),  # type: ignore[attr-defined]
+            actions=flat(self.actions).reshape(-1),  # type: ignore[attr-defined]
+            rewards=flat(self.rewards),  # type: ignore[attr-defined]
+            discounts=flat(self.discounts),
+            next_observations=_map(flat, self.next_observations),  # type: ignore[attr-defined]
+        )
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    _SCALARS = ("actions", "rewards", "dones", "timeouts", "discounts")
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        named = {name: getattr(self, name) for name in self._SCALARS}
+        for name in ("observations", "next_observations"):
+            stored = getattr(self, name)
+            parts = {f"{name}.{key}": part for key, part in stored.items()} if isinstance(stored, dict) else {name: stored}
+            named |= parts
+        return named
+
+    def save_npz(self, path: str | os.PathLike[str]) -> None:
+        """Write the transitions held to a compressed NumPy file, atomically; no pickle is involved."""
+        path = pathlib.Path(path)
+        rows = self.size()  # type: ignore[attr-defined]
+        held = {name: array[:rows] for name, array in self._arrays().items()}
+        partial = path.with_name(path.name + ".partial")
+        with open(partial, "wb") as file:
+            np.savez_compressed(file, position=np.array([self.pos, int(self.full)]), **held)  # type: ignore[has-type]
+        os.replace(partial, path)
+
+    def load_npz(self, path: str | os.PathLike[str]) -> None:
+        """Take over the transitions of :meth:`save_npz`; the buffer must have the same size and spaces."""
+        own = self._arrays()
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                loaded = {name: file[name] for name in file.files}
+        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise ValueError(f"{path} is not a replay memory, or it is damaged: {error}") from error
+        position = loaded.pop("position", np.zeros(0))
+        if loaded.keys() != own.keys() or position.shape != (2,):
+            raise ValueError(f"{path} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
+        pos, full = (int(value) for value in position)
+        rows = self.buffer_size if full else pos  # type: ignore[has-type]
+        for name, array in own.items():
+            if loaded[name].shape != (rows, *array.shape[1:]) or rows > len(array):
+                raise ValueError(
+                    f"{path} does not fit: {name} has shape {loaded[name].shape}, this agent's memory {array.shape}"
+                )
+        for name, array in own.items():
+            array[:rows] = loaded[name]
+        self.pos, self.full = pos, bool(full)
+
+
+class TransitionBuffer(_Transitions, ReplayBuffer):
+    """The replay buffer of array observations."""
+
+
+class DictTransitionBuffer(_Transitions, DictReplayBuffer):
+    """The replay buffer of Dict observations."""
+
+
+def gather(transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None) -> Transitions:
+    """The transitions that ``batches`` names, copied and normalised with the current statistics of ``normalizer``."""
+    index = batches.reshape(-1)
+
+    def observations(stored: Observations) -> Observations:
+        chosen = _map(lambda array: array[index], stored)
+        return chosen if normalizer is None else normalizer.normalize_obs(chosen)  # type: ignore[no-any-return]
+
+    rewards = transitions.rewards[index]
+    if normalizer is not None:
+        rewards = normalizer.normalize_reward(rewards).astype(np.float32)
+    return Transitions(
+        observations(transitions.observations),
+        transitions.actions[index],
+        rewards,
+        transitions.discounts[index],
+        observations(transitions.next_observations),
+    )

@@ -1,0 +1,116 @@
+"""Bad input, caught early: each function returns silently or raises an error that says what to change."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+
+def check_integer(name: str, value: Any, low: int, high: int | None = None) -> None:
+    """``value`` is a whole number in [low, high]."""
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_integer or value < low or (high is not None and value > high):
+        wanted = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{name} must be a whole number {wanted}, got {value!r}")
+
+
+def check_number(name: str, value: Any, low: float, high: float = math.inf, low_included: bool = False) -> None:
+    """``value`` is a finite number in (low, high], or in [low, high]."""
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    inside = is_number and math.isfinite(value) and (low <= value if low_included else low < value) and value <= high
+    if not inside:
+        wanted = f"{'at least' if low_included else 'more than'} {low:g}"
+        if math.isfinite(high):
+            wanted += f" and at most {high:g}"
+        raise ValueError(f"{name} must be a number {wanted}, got {value!r}")
+
+
+def check_learning_rate(name: str, value: Any) -> None:
+    """``value`` is a positive number or a schedule (a function of the remaining progress, as in SB3)."""
+    if not callable(value):
+        check_number(name, value, 0)
+
+
+def check_action_space(space: spaces.Space[Any]) -> None:
+    """Only Discrete actions can be learned directly."""
+    if isinstance(space, spaces.Discrete):
+        return
+    if isinstance(space, spaces.Box):
+        raise ValueError(
+            f"BDPI needs discrete actions, but the action space is {space}. Turn continuous actions into a sequence "
+            "of binary decisions with Binary Action Search (Pazis and Lagoudakis, 2009), or list a few useful actions."
+        )
+    raise ValueError(
+        f"BDPI needs a Discrete action space, but it is {space}. Wrap the environment so that each combination of "
+        "actions has one number."
+    )
+
+
+def check_observation_space(space: spaces.Space[Any]) -> None:
+    """The kinds of observations that the policies can take."""
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
+    for part in parts:
+        if not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+            raise ValueError(
+                f"observation space {part} is not supported. Use Box, Discrete, MultiDiscrete, MultiBinary, or a Dict "
+                "of them (gymnasium.wrappers.FlattenObservation turns most others into a Box)."
+            )
+
+
+def check_finite(what: str, values: Any, step: int, environment: int) -> None:
+    """No NaN, no infinity in what an environment returned."""
+    if isinstance(values, dict):
+        for key, part in values.items():
+            check_finite(f"{what}[{key!r}]", part, step, environment)
+        return
+    array: NDArray[Any] = np.asarray(values)
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return
+    index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+    where = f" at index {index[0] if len(index) == 1 else index}" if index else ""
+    raise ValueError(
+        f"the {what} of environment {environment} at step {step} is not finite: {array[index]}{where}. "
+        "Everything before this step is kept; repair the environment and go on."
+    )
+
+
+def check_in_space(what: str, values: Any, space: spaces.Space[Any], step: int, environment: int) -> None:
+    """Numbers that index tables are inside their space."""
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            check_in_space(f"{what}[{key!r}]", values[key], part, step, environment)
+    elif isinstance(space, spaces.Discrete):
+        value = int(np.asarray(values).reshape(()))
+        if not space.start <= value < space.start + space.n:
+            raise ValueError(
+                f"the {what} of environment {environment} at step {step} is {value}, outside its space "
+                f"{space.start}..{space.start + space.n - 1}. Everything before this step is kept."
+            )
+    elif isinstance(space, spaces.MultiDiscrete) and not (
+        np.all(values >= space.start) and np.all(values < space.start + space.nvec)
+    ):
+        raise ValueError(
+            f"the {what} of environment {environment} at step {step} is {values}, outside its space {space}. "
+            "Everything before this step is kept."
+        )
+
+
+def check_executed_action(value: Any, space: spaces.Discrete, step: int, environment: int) -> int:
+    """``info["executed_action"]`` is an action of the environment; returns it as an int."""
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f'info["executed_action"] of environment {environment} at step {step} must be one whole number, '
+            f"got {value!r}"
+        )
+    action = int(array.reshape(()))
+    if not space.start <= action < space.start + space.n:
+        raise ValueError(
+            f'info["executed_action"] of environment {environment} at step {step} is {action}, which is not an action '
+            f"of the environment ({space.start}..{space.start + space.n - 1})"
+        )
+    return action

@@ -1,0 +1,154 @@
+"""The networks behind ``"MlpPolicy"``, ``"CnnPolicy"`` and ``"MultiInputPolicy"``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.torch_layers import (
+    BaseFeaturesExtractor,
+    CombinedExtractor,
+    FlattenExtractor,
+    NatureCNN,
+    create_mlp,
+    get_actor_critic_arch,
+)
+from stable_baselines3.common.type_aliases import Schedule
+from torch import Tensor, nn
+
+from bdpi.agents.spaces import NativeInputs, preprocess, shift_to_zero, zero_based
+from bdpi.learner.interface import FloatArray, IntArray
+
+
+def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
+    """One action per row, by inverting the cumulative distribution."""
+    cumulative = probabilities.cumsum(axis=1)
+    thresholds = generator.random(len(probabilities)) * cumulative[:, -1]
+    return (cumulative <= thresholds[:, None]).sum(axis=1).clip(max=probabilities.shape[1] - 1)
+
+
+class Network(nn.Sequential):
+    """A features extractor and a multi-layer perceptron, from preprocessed inputs to one number per action."""
+
+    def __init__(self, extractor: BaseFeaturesExtractor, hidden: list[int], n_actions: int, activation: type[nn.Module]):
+        super().__init__(extractor, *create_mlp(extractor.features_dim, n_actions, hidden, activation))
+
+
+class BDPIPolicy(BasePolicy):
+    """The actor, and the recipe for critics.
+
+    While an agent learns, ``actor`` shares its memory with the agent's learner. The critics live in the learner only.
+
+    :param observation_space: Observation space
+    :param action_space: Action space, Discrete
+    :param lr_schedule: not used: the learner owns the optimisers
+    :param net_arch: hidden units of each layer, ``[32]`` by default; ``dict(pi=[…], qf=[…])`` gives the actor another
+        size than the critics. Larger networks fit more complex tasks and cost proportionally more time.
+    :param activation_fn: of the hidden units; the native learner knows ``nn.Tanh`` (default) and ``nn.ReLU``
+    :param features_extractor_class: what comes before the perceptron; each network has its own
+    :param features_extractor_kwargs: arguments of the features extractor
+    :param normalize_images: divide images by 255
+    """
+
+    default_net_arch: tuple[int, ...] = (32,)
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule | None = None,
+        net_arch: list[int] | dict[str, list[int]] | None = None,
+        activation_fn: type[nn.Module] = nn.Tanh,
+        features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
+        features_extractor_kwargs: dict[str, Any] | None = None,
+        normalize_images: bool = True,
+    ) -> None:
+        super().__init__(
+            observation_space,
+            action_space,
+            features_extractor_class,
+            features_extractor_kwargs,
+            normalize_images=normalize_images,
+        )
+        self.input_space = zero_based(observation_space)
+        self.activation_fn = activation_fn
+        self.net_arch = list(self.default_net_arch) if net_arch is None else net_arch
+        self.actor_arch, self.critic_arch = get_actor_critic_arch(self.net_arch)
+        self.n_actions = int(action_space.n)
+        self.actor = self._make_network(self.actor_arch)
+        #: only ``predict`` draws from it, so that evaluating an agent does not change its training
+        self.generator = np.random.default_rng()
+
+    def _make_network(self, hidden: list[int]) -> Network:
+        extractor = self.features_extractor_class(self.input_space, **self.features_extractor_kwargs)
+        return Network(extractor, hidden, self.n_actions, self.activation_fn)
+
+    def make_critic(self) -> Network:
+        """A new, randomly initialised Q-network."""
+        return self._make_network(self.critic_arch).to(self.device)
+
+    def preprocess(self, observations: Any) -> Any:
+        """Zero-based observation tensors as network inputs."""
+        return preprocess(observations, self.input_space, self.normalize_images)
+
+    def native_inputs(self) -> NativeInputs | None:
+        """How to feed the native learner, or None where the networks are more than multi-layer perceptrons."""
+        if self.features_extractor_class is not FlattenExtractor or self.activation_fn not in (nn.Tanh, nn.ReLU):
+            return None
+        return NativeInputs(self.input_space, self.normalize_images)
+
+    def probabilities(self, observations: Any) -> FloatArray:
+        """pi(.|s) for a batch of observations, (n, n_actions)."""
+        tensors, _ = self.obs_to_tensor(observations)
+        return self._probabilities(tensors).cpu().numpy()
+
+    def _probabilities(self, tensors: Any) -> Tensor:
+        with torch.no_grad():
+            scores: Tensor = self.actor(self.preprocess(shift_to_zero(tensors, self.observation_space)))
+            return scores.softmax(dim=1)
+
+    def forward(self, observation: Any, deterministic: bool = False) -> Tensor:
+        """Actions for a batch of observations."""
+        return self._predict(observation, deterministic)
+
+    def _predict(self, observation: Any, deterministic: bool = False) -> Tensor:
+        probabilities = self._probabilities(observation)
+        if deterministic:
+            actions = probabilities.argmax(dim=1)
+        else:
+            actions = torch.as_tensor(draw(probabilities.cpu().numpy(), self.generator))
+        return actions + int(self.action_space.start)  # type: ignore[attr-defined]
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return super()._get_constructor_parameters() | {
+            "net_arch": self.net_arch,
+            "activation_fn": self.activation_fn,
+            "features_extractor_class": self.features_extractor_class,
+            "features_extractor_kwargs": self.features_extractor_kwargs,
+        }
+
+
+class MlpPolicy(BDPIPolicy):
+    """Vectors and state numbers (one-hot): one hidden layer of 32 tanh units."""
+
+
+class CnnPolicy(BDPIPolicy):
+    """Images: the DeepMind convolutions and one hidden layer of 256 units."""
+
+    default_net_arch = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if kwargs.setdefault("features_extractor_class", NatureCNN) is NatureCNN:
+            kwargs["features_extractor_kwargs"] = {"features_dim": 256} | (kwargs.get("features_extractor_kwargs") or {})
+        super().__init__(*args, **kwargs)
+
+
+class MultiInputPolicy(BDPIPolicy):
+    """Dict observations: vectors side by side, images through the DeepMind convolutions, then 32 tanh units."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("features_extractor_class", CombinedExtractor)
+        super().__init__(*args, **kwargs)

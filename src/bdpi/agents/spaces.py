@@ -1,0 +1,78 @@
+"""Observations as the networks see them: counted from zero, then one-hot or scaled as Stable-Baselines3 does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
+
+from bdpi.learner.interface import Observations
+
+
+def zero_based(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The same space with every Discrete part counted from 0, which is all that SB3's preprocessing understands."""
+    if isinstance(space, spaces.Discrete):
+        return spaces.Discrete(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.MultiDiscrete(space.nvec)
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: zero_based(part) for key, part in space.spaces.items()})
+    return space
+
+
+def shift_to_zero(observations: Any, space: spaces.Space[Any]) -> Any:
+    """Observations (arrays or tensors) of ``space`` as observations of ``zero_based(space)``."""
+    if isinstance(space, spaces.Dict):
+        return {key: shift_to_zero(observations[key], part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Discrete) and space.start != 0:
+        return observations - int(space.start)
+    if isinstance(space, spaces.MultiDiscrete) and np.any(space.start):
+        start = space.start if isinstance(observations, np.ndarray) else observations.new_tensor(space.start)
+        return observations - start
+    return observations
+
+
+def preprocess(observations: Any, space: spaces.Space[Any], normalize_images: bool = True) -> Any:
+    """Tensors of a zero-based space as network inputs, by SB3's rules.
+
+    A replay buffer keeps a Discrete observation in an array of shape (1,); SB3 would make that a one-hot of shape
+    (1, n), which a network does not mind, but the extra axis serves nobody.
+    """
+    if isinstance(space, spaces.Dict):
+        return {key: preprocess(observations[key], part, normalize_images) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Discrete):
+        observations = observations.reshape(-1)
+    return preprocess_obs(observations, space, normalize_images=normalize_images)
+
+
+class NativeInputs:
+    """From replay arrays to the arrays of the native learner: state numbers, or float32 rows."""
+
+    def __init__(self, space: spaces.Space[Any], normalize_images: bool) -> None:
+        self.space = space
+        self.normalize_images = normalize_images
+        self.one_hot = isinstance(space, spaces.Discrete)
+        image = normalize_images and is_image_space(space)
+        #: the replay memory can be read in place
+        self.direct = self.one_hot or (isinstance(space, spaces.Box) and space.dtype == np.float32 and not image)
+
+    @property
+    def size(self) -> int:
+        """Number of network inputs."""
+        if isinstance(self.space, spaces.Discrete):
+            return int(self.space.n)
+        return self(np.zeros((1, *(self.space.shape or ())), dtype=self.space.dtype)).shape[1]
+
+    def __call__(self, observations: Observations) -> NDArray[Any]:
+        """Observations of ``space``, first axis counting them, as inputs."""
+        import torch
+
+        array = np.asarray(observations)
+        if self.one_hot:
+            return np.ascontiguousarray(array.reshape(-1), dtype=np.int64)
+        if not self.direct:
+            array = preprocess(torch.as_tensor(array), self.space, self.normalize_images).numpy()
+        return np.ascontiguousarray(array.reshape(len(array), -1), dtype=np.float32)

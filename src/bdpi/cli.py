@@ -1,0 +1,311 @@
+"""The command ``bdpi``: train an agent, play with it, and look at the installation.
+
+Only the command line is here: what it does is in ``bdpi.runs``. Everything heavy is imported by the command that needs
+it, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from bdpi.runs.progress import Observer
+    from bdpi.runs.signals import Stop
+    from bdpi.runs.train import Outcome
+
+BAD_INPUT = 2
+FAILED = 1
+
+
+class _OneLineErrors(TyperGroup):
+    """A group of commands whose complaints are one line, with the command's own errors and typer's alike."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        from bdpi.runs.errors import RunError, one_line
+
+        try:
+            status = super().main(*args, standalone_mode=False, **kwargs)
+        except RunError as error:
+            _complain(str(error))
+            status = BAD_INPUT
+        except Exception as error:
+            # Typer's own errors (a missing argument, text instead of a number) know how to describe themselves. Where
+            # their classes live differs between versions of typer.
+            if not hasattr(error, "format_message"):
+                raise
+            text = one_line(error.format_message())
+            if not text:  # raised to show the help of a command that was given nothing
+                raise
+            _complain(f"{text} (bdpi --help shows examples)")
+            status = BAD_INPUT
+        if standalone_mode:
+            sys.exit(status or 0)
+        return status
+
+
+app = typer.Typer(
+    cls=_OneLineErrors,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _say(text: str = "") -> None:
+    """Print, unless nobody reads any more."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
+
+
+def _complain(text: str) -> None:
+    print(f"bdpi: {text}", file=sys.stderr, flush=True)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import bdpi
+
+        _say(f"bdpi {bdpi.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _bdpi(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Sample-efficient reinforcement learning for Gymnasium environments with discrete actions.
+
+    [bold]Try this first[/bold] (two minutes):
+
+    $ bdpi train FrozenLake8x8-v1
+    """
+
+
+@app.command()
+def train(
+    environment: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ENV_ID", help="A Gymnasium id: CartPole-v1, Table-v0, or my_module:MyEnv-v0.", show_default=False
+        ),
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Which algorithm.", show_default="bdpi")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="Train for exactly so many episodes.", show_default="300")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Train for so many steps instead.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same run.", show_default="0"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change a hyper-parameter; may be repeated. A wrong name lists all of them.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run folder.", show_default="runs/ENV_ID/AGENT-seedS-TIME"),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, instead of a new one.")
+    ] = None,
+) -> None:
+    """Train an agent and keep everything about the run in one folder.
+
+    The folder holds config.json, monitor.csv (one line an episode, as Stable-Baselines3 writes it), agent.zip,
+    replay.npz, curve.png, and policy.gif where the environment can draw itself.
+
+    Ctrl-C stops after the current step and saves everything; --resume goes on.
+
+    [bold]Examples[/bold]
+
+    $ bdpi train FrozenLake8x8-v1
+
+    $ bdpi train LunarLander-v3 --episodes 200 --seed 3
+
+    $ bdpi train CartPole-v1 --steps 20000 --set n_critics=8 --set net_arch=[64,64] --set activation_fn=relu
+
+    $ bdpi train my_robot:Docking-v0 --out runs/docking
+
+    $ bdpi train --resume runs/docking --episodes 500
+    """
+    from bdpi.runs.errors import RunError
+
+    if episodes is not None and steps is not None:
+        raise RunError("--episodes and --steps exclude each other: give one of them")
+    if resume is not None:
+        fixed = {"ENV_ID": environment, "--agent": agent, "--seed": seed, "--set": settings, "--out": out}
+        given = [name for name, value in fixed.items() if value]
+        if given:
+            raise RunError(
+                f"--resume goes on with what the run was started with: leave {' and '.join(given)} out "
+                "(only --episodes or --steps may change)"
+            )
+    elif environment is None:
+        raise RunError("which environment? For example: bdpi train CartPole-v1 (bdpi train --help tells more)")
+
+    from bdpi.runs.build import agent_class
+    from bdpi.runs.plan import DEFAULT_EPISODES, Plan
+    from bdpi.runs.settings import parse_settings
+    from bdpi.runs.signals import Stop
+    from bdpi.runs.train import prepare, prepare_resumption
+
+    stop = Stop()
+    view = _view(stop)
+    command = ["bdpi", *sys.argv[1:]]
+    if resume is not None:
+        session = prepare_resumption(resume, episodes=episodes, steps=steps, note=view.note, command=command)
+    else:
+        assert environment is not None
+        agent = agent or "bdpi"
+        hyperparameters, policy_kwargs = parse_settings(settings or (), agent_class(agent))
+        if episodes is None and steps is None:
+            episodes = DEFAULT_EPISODES
+        plan = Plan(environment, agent, seed or 0, episodes, steps, hyperparameters, policy_kwargs)
+        session = prepare(plan, out, note=view.note, command=command)
+    with stop.on_signals():
+        outcome = session.run(view, stop.requested)
+    _report(outcome)
+    if outcome.status == "failed":
+        raise typer.Exit(FAILED)
+    if outcome.status == "interrupted":
+        raise typer.Exit(stop.exit_status)
+
+
+def _view(stop: Stop) -> Observer:
+    """The live view, or plain lines where the output goes to a file, a pipe, or a terminal that cannot move about."""
+    from rich.console import Console
+
+    from bdpi.runs.live import PlainView, TerminalView
+
+    console = Console()
+    if sys.stdout.isatty() and not console.is_dumb_terminal:
+        return TerminalView(console, stop.requested)
+    return PlainView(sys.stdout, stop.requested)
+
+
+def _report(outcome: Outcome) -> None:
+    """Say how it went, where everything is, and what can be done next."""
+    from bdpi.runs.live import duration, number
+
+    folder, summary = outcome.folder, outcome.summary
+    run = shlex.quote(str(folder.path))
+    per_step = "" if summary.ms_per_step is None else f" ({summary.ms_per_step:.3g} ms per step)"
+    _say()
+    _say(
+        f"{outcome.status.capitalize()}: {summary.episodes} episodes, {summary.steps} steps "
+        f"in {duration(summary.seconds)}{per_step}"
+    )
+    if summary.mean_return is not None:
+        _say(
+            f"Mean return of the last {summary.last_episodes} episodes: {number(summary.mean_return)}   "
+            f"best moving average: {number(summary.best_average)}"
+        )
+    for name, path in (("curve", folder.curve), ("film", folder.film), ("agent", folder.agent)):
+        if path.exists():
+            _say(f"  {name:<6} {path}")
+    if outcome.status == "finished":
+        _say(f"Watch it:  bdpi play {run}")
+    else:
+        _say(f"Go on:     bdpi train --resume {run}")
+    if outcome.error is not None:
+        _complain(f"{outcome.error} (everything before it is saved; details: {folder.error})")
+
+
+@app.command()
+def play(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder, or the agent.zip in it.")],
+    episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")] = 10,
+    watch: Annotated[
+        bool | None,
+        typer.Option("--watch/--no-watch", help="Open a window.", show_default="where there is a display"),
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE.gif", help="Write a film of the episodes instead.")
+    ] = None,
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Draw actions as in training, instead of the most probable ones.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed plays the same episodes.")] = 0,
+) -> None:
+    """Let a trained agent act: print its returns, watch it, or record it.
+
+    [bold]Examples[/bold]
+
+    $ bdpi play runs/CartPole-v1/bdpi-seed0-20250131-120000
+
+    $ bdpi play runs/docking --episodes 100 --no-watch
+
+    $ bdpi play runs/docking --record docking.gif --episodes 3 --stochastic
+    """
+    from bdpi.runs.errors import RunError
+    from bdpi.runs.folder import RunFolder
+
+    if record is not None and record.suffix.lower() != ".gif":
+        raise RunError(f"--record writes GIF files, so the name must end in .gif, unlike {str(record)!r}")
+    folder = RunFolder.open(run)
+
+    from bdpi.runs.build import warnings_as_notes
+    from bdpi.runs.live import number
+    from bdpi.runs.play import Episode, has_display
+    from bdpi.runs.play import play as play_run
+
+    if watch is None:
+        watch = record is None and has_display()
+    n_played = 0
+
+    def show(episode: Episode) -> None:
+        nonlocal n_played
+        n_played += 1
+        _say(f"episode {n_played}  return {number(episode.episode_return)}  steps {episode.length}")
+
+    with warnings_as_notes(_say):
+        played = play_run(
+            folder, episodes, watch=watch, record=record, deterministic=not stochastic, seed=seed, on_episode=show
+        )
+    returns = [episode.episode_return for episode in played]
+    _say(
+        f"Return over {len(returns)} episodes: mean {number(sum(returns) / len(returns))}, "
+        f"min {number(min(returns))}, max {number(max(returns))}"
+    )
+    if record is not None:
+        _say(f"Film: {record}")
+
+
+@app.command()
+def doctor() -> None:
+    """Show versions, the native learner, the instruction set, threads, CUDA: what a bug report should contain."""
+    from bdpi.runs.doctor import findings
+
+    width = max(len(name) for name, _ in findings())
+    for name, value in findings():
+        _say(f"{name:<{width}}  {value}")
+
+
+def main() -> None:
+    """The entry point of the ``bdpi`` command."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or a pipe that knows no Unicode gets question marks, not an exception in the middle of a run.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    app(prog_name="bdpi")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Multi-layer perceptrons on the CPU: a whole learning epoch in one C++ call.
+
+The call releases the GIL, allocates nothing, and gives the same bits on any number of threads. The code is compiled
+for several instruction sets, and the best that the processor has is chosen when a learner is made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdpi.learner.interface import (
+    EpochMetrics,
+    FloatArray,
+    Hyperparameters,
+    IntArray,
+    LearnerState,
+    Observations,
+    Transitions,
+)
+
+try:
+    from bdpi import _native
+except ImportError as error:  # installed without a compiler
+    _native = None
+    _reason: str | None = f"the compiled module could not be imported ({error})"
+else:
+    _reason = None
+
+REMEDY = (
+    "Install a C++ compiler (Debian: apt install g++; macOS: xcode-select --install) and install bdpi again: "
+    "pip install --force-reinstall --no-deps bdpi"
+)
+
+
+def is_available() -> bool:
+    """Whether the compiled module is there."""
+    return _native is not None
+
+
+def default_threads() -> int:
+    """Threads of a learner: ``BDPI_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the cores this process may use."""
+    for name in ("BDPI_NUM_THREADS", "OMP_NUM_THREADS"):
+        value = os.environ.get(name)
+        if value:
+            if not value.isdecimal() or int(value) < 1:
+                raise ValueError(f"{name} must be a positive whole number, got {value!r}")
+            return int(value)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def info() -> dict[str, Any]:
+    """What ``bdpi doctor`` shows about the native learner."""
+    supported = _native.supported_instruction_sets() if _native is not None else []
+    chosen = os.environ.get("BDPI_INSTRUCTION_SET") or (supported[0] if supported else None)
+    return {
+        "available": is_available(),
+        "instruction_set": chosen,
+        "supported": supported,
+        "threads": default_threads(),
+        "reason": None if _reason is None else f"{_reason}. {REMEDY}",
+    }
+
+
+class NativeLearner:
+    """BDPI's learning epoch in C++.
+
+    Observations are float32 of shape (n, n_inputs), or, with ``one_hot``, int64 state numbers of shape (n,).
+
+    :param actor_sizes: inputs, hidden units of each layer, actions; ``[8, 256, 4]`` has one hidden layer
+    :param critic_sizes: the same for the critics
+    :param activation: of the hidden units, "tanh" or "relu"
+    :param one_hot: the inputs are one-hot vectors, given as state numbers
+    :param state: initial parameters; this learner works in these very arrays
+    :param batch_size: largest batch of an epoch
+    :param n_threads: how many threads share an epoch; never changes the result
+    :param instruction_set: one of ``info()["supported"]``; the best by default, or ``BDPI_INSTRUCTION_SET``
+    """
+
+    name = "native"
+
+    def __init__(
+        self,
+        actor_sizes: Sequence[int],
+        critic_sizes: Sequence[int],
+        state: LearnerState,
+        activation: str = "tanh",
+        one_hot: bool = False,
+        batch_size: int = 256,
+        n_threads: int | None = None,
+        instruction_set: str | None = None,
+    ) -> None:
+        if _native is None:
+            raise RuntimeError(f"the native learner is not available: {_reason}. {REMEDY}")
+        for name, array in state.to_dict().items():
+            if not (array.flags.c_contiguous and array.flags.writeable):
+                raise ValueError(f"{name} must be a writeable, contiguous array")
+        n_critics = len(state.active)
+        self.state = state
+        self.n_actions = critic_sizes[-1]
+        self._engine = _native.Engine(
+            actor_sizes=list(actor_sizes),
+            critic_sizes=list(critic_sizes),
+            activation=activation,
+            one_hot=one_hot,
+            batch_size=batch_size,
+            n_critics=n_critics,
+            n_threads=min(default_threads(), n_critics) if n_threads is None else n_threads,
+            instruction_set=instruction_set or os.environ.get("BDPI_INSTRUCTION_SET", ""),
+        )
+
+    @property
+    def instruction_set(self) -> str:
+        """The instruction set in use."""
+        return str(self._engine.instruction_set)
+
+    @property
+    def n_threads(self) -> int:
+        """Threads that share an epoch."""
+        return int(self._engine.n_threads)
+
+    def epoch(
+        self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
+    ) -> EpochMetrics:
+        """See :meth:`bdpi.learner.interface.Learner.epoch`."""
+        state = self.state
+        return EpochMetrics(
+            *self._engine.epoch(
+                observations=transitions.observations,
+                actions=transitions.actions,
+                rewards=transitions.rewards,
+                discounts=transitions.discounts,
+                next_observations=transitions.next_observations,
+                batches=batches,
+                critics=critics,
+                actor=tuple(vars(state.actor).values()),
+                critic_networks=tuple(vars(state.critics).values()),
+                active=state.active,
+                critic_iterations=hyperparameters.critic_iterations,
+                fit_steps=hyperparameters.fit_steps,
+                critic_step_size=hyperparameters.critic_step_size,
+                trust_region=hyperparameters.trust_region,
+                learning_rate=hyperparameters.learning_rate,
+                actor_learning_rate=hyperparameters.actor_learning_rate,
+                train_actor=True,
+            )
+        )
+
+    def policy(self, observations: Observations) -> FloatArray:
+        """See :meth:`bdpi.learner.interface.Learner.policy`."""
+        out = np.empty((len(observations), self.n_actions), dtype=np.float32)
+        self._engine.predict(actor=True, parameters=self.state.actor.parameters, observations=observations, out=out)
+        return out
+
+    def q_values(self, observations: Observations) -> FloatArray:
+        """See :meth:`bdpi.learner.interface.Learner.q_values`."""
+        state = self.state
+        out = np.empty((len(state.active), len(observations), self.n_actions), dtype=np.float32)
+        for critic, active in enumerate(state.active):
+            parameters = state.critics.parameters[critic, active]
+            self._engine.predict(actor=False, parameters=parameters, observations=observations, out=out[critic])
+        return out
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """See :meth:`bdpi.learner.interface.Learner.state_dict`."""
+        return self.state.to_dict()
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See :meth:`bdpi.learner.interface.Learner.load_state_dict`."""
+        self.state.update(state)

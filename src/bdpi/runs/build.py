@@ -1,0 +1,135 @@
+"""A plan becomes an environment and an agent; whatever is wrong with it is said in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bdpi.runs.errors import RunError, named, one_line
+from bdpi.runs.plan import Plan
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+# Agents are SB3 algorithms with a little more (see agents/); SB3's own types do not name that little more.
+Agent = Any
+
+# The one place where the paper's configuration depends on the environment.
+PRESETS: dict[str, dict[str, Any]] = {"LunarLander-v3": {"net_arch": [256]}}
+
+
+def agent_class(name: str) -> Agent:
+    """:raises RunError: for a name that is not in ``bdpi.agents.AGENTS``."""
+    from bdpi.agents import AGENTS
+
+    if name not in AGENTS:
+        raise RunError(f"unknown agent {name!r}: choose from {', '.join(sorted(AGENTS))}")
+    return AGENTS[name]
+
+
+def make_environment(environment: str, render_mode: str | None = None) -> gym.Env[Any, Any]:
+    """``gymnasium.make``, that also knows the environments of this package and whose errors are one line.
+
+    :raises RunError: when there is no such environment, or it cannot be made.
+    """
+    import gymnasium as gym
+
+    import bdpi.envs
+
+    bdpi.envs.register()
+    try:
+        return gym.make(environment, render_mode=render_mode)
+    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, gym.error.MalformedEnvironmentID) as error:
+        raise RunError(_unknown_environment(environment, error, list(gym.registry))) from None
+    except (gym.error.DependencyNotInstalled, ImportError) as error:
+        raise RunError(f"{environment} needs something that is not installed: {one_line(error)}") from None
+    except Exception as error:  # an environment is foreign code: its constructor may raise anything
+        # Gymnasium raises the bare base class for ids that no rule of its grammar matches.
+        if type(error) is gym.error.Error and "id" in str(error).lower():
+            raise RunError(_unknown_environment(environment, error, list(gym.registry))) from None
+        raise RunError(f"{environment} cannot be made: {named(error)}") from None
+
+
+def _unknown_environment(environment: str, error: Exception, registered: list[str]) -> str:
+    lower = {name.lower(): name for name in registered}
+    close = [lower[name] for name in difflib.get_close_matches(environment.lower(), lower, n=3, cutoff=0.6)]
+    if close:
+        return f"unknown environment {environment!r}: did you mean {' or '.join(close)}?"
+    return (
+        f"unknown environment {environment!r}: {one_line(error)} "
+        "(ids look like CartPole-v1; my_module:MyEnv-v0 imports my_module first)"
+    )
+
+
+def policy_name(observation_space: gym.Space[Any]) -> str:
+    """SB3's name of the network that fits the observations."""
+    from gymnasium import spaces
+    from stable_baselines3.common.preprocessing import is_image_space
+
+    if isinstance(observation_space, spaces.Dict):
+        return "MultiInputPolicy"
+    return "CnnPolicy" if is_image_space(observation_space) else "MlpPolicy"
+
+
+def with_preset(plan: Plan, note: Callable[[str], None]) -> Plan:
+    """The plan with what the paper changes for its environment, unless the user has decided otherwise."""
+    from dataclasses import replace
+
+    preset = {
+        name: value for name, value in PRESETS.get(plan.environment, {}).items() if name not in plan.policy_kwargs
+    }
+    for name, value in preset.items():
+        note(f"{plan.environment}: {name}={value}, as in the paper (--set {name}=… changes it)")
+    return replace(plan, policy_kwargs={**preset, **plan.policy_kwargs})
+
+
+def build_agent(plan: Plan, environment: gym.Env[Any, Any]) -> Agent:
+    """:raises RunError: for spaces and hyper-parameters that the agent refuses."""
+    from torch import nn
+
+    activations = {"tanh": nn.Tanh, "relu": nn.ReLU}
+    policy_kwargs = dict(plan.policy_kwargs)
+    if "activation_fn" in policy_kwargs:
+        policy_kwargs["activation_fn"] = activations[policy_kwargs["activation_fn"]]
+    cls = agent_class(plan.agent)
+    try:
+        return cls(
+            policy_name(environment.observation_space),
+            environment,
+            seed=plan.seed,
+            policy_kwargs=policy_kwargs,
+            **plan.hyperparameters,
+        )
+    except (ValueError, TypeError, AssertionError, NotImplementedError) as error:
+        raise RunError(f"{plan.agent} cannot learn {plan.environment} like this: {one_line(error)}") from None
+
+
+def load_agent(name: str, path: Path, environment: gym.Env[Any, Any]) -> Agent:
+    """:raises RunError: when the file is missing, damaged, foreign, or of an agent with other spaces."""
+    if not path.is_file():
+        raise RunError(f"there is no saved agent {path}")
+    cls = agent_class(name)
+    try:
+        return cls.load(path, env=environment)
+    except Exception as error:  # a damaged file can fail anywhere between zip, JSON and tensors
+        raise RunError(f"{path} cannot be loaded: {named(error)}") from None
+
+
+@contextlib.contextmanager
+def warnings_as_notes(note: Callable[[str], None]) -> Iterator[None]:
+    """Warnings become one line each, every one once, instead of breaking into a live view with file names."""
+    said: set[str] = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        text = one_line(message)
+        if text not in said:
+            said.add(text)
+            note(text)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield

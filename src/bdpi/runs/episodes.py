@@ -1,0 +1,135 @@
+"""The episodes of a run: Monitor's CSV file, the moving average of the paper, and the figures that sum a run up."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bdpi.runs.errors import RunError
+from bdpi.runs.folder import write_atomically
+
+# The paper's curves: average ← 0.85 · average + 0.15 · return, once per episode.
+AVERAGE_COEFFICIENT = 0.85
+# The average of fewer episodes is mostly their luck, so it cannot be the best of a run.
+_EPISODES_BEFORE_BEST = 10
+_LAST = 50
+
+
+@dataclass
+class Episodes:
+    """What happened so far, episode by episode. ``averages`` grows with ``returns``."""
+
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    averages: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.returns)
+
+    def add(self, episode_return: float, length: int, seconds: float) -> None:
+        """:param seconds: since the run began, pauses between interruption and resumption not counted."""
+        self.returns.append(episode_return)
+        self.lengths.append(length)
+        self.seconds.append(seconds)
+        self.averages.append(next_average(self.averages[-1] if self.averages else None, episode_return))
+
+    @property
+    def best_average(self) -> float | None:
+        """Highest moving average, the first ten episodes left out where there are more."""
+        start = _EPISODES_BEFORE_BEST - 1 if len(self) > _EPISODES_BEFORE_BEST else 0
+        return max(self.averages[start:], default=None)
+
+
+def next_average(average: float | None, episode_return: float) -> float:
+    """The moving average after one more episode. It starts at the first return."""
+    if average is None:
+        return episode_return
+    return AVERAGE_COEFFICIENT * average + (1.0 - AVERAGE_COEFFICIENT) * episode_return
+
+
+def moving_average(returns: Iterable[float]) -> list[float]:
+    """The moving average after each episode."""
+    averages: list[float] = []
+    for episode_return in returns:
+        averages.append(next_average(averages[-1] if averages else None, episode_return))
+    return averages
+
+
+def read_monitor(path: Path) -> Episodes:
+    """Read Monitor's CSV. The last row is left out if a crash cut it off.
+
+    :raises RunError: when the file is missing or is no Monitor file.
+    """
+    episodes = Episodes()
+    for row in _rows(path)[2:]:
+        try:
+            episode_return, length, seconds = (float(cell) for cell in next(csv.reader([row]))[:3])
+        except (ValueError, StopIteration):
+            raise RunError(f"{path} is damaged: {row!r} is no episode") from None
+        if not math.isfinite(length):
+            raise RunError(f"{path} is damaged: {row!r} is no episode")
+        episodes.add(episode_return, int(length), seconds)
+    return episodes
+
+
+def trim_monitor(path: Path, n_episodes: int) -> None:
+    """Forget the episodes after the first ``n_episodes``: those the saved agent has not seen, after a crash."""
+    kept = _rows(path)[: 2 + n_episodes]
+    write_atomically(path, lambda partial: partial.write_text("".join(f"{row}\n" for row in kept), encoding="utf-8"))
+
+
+def _rows(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise RunError(f"{path} is damaged: it is not text") from None
+    rows = text.split("\n")[:-1]  # what comes after the last line break is empty, or half a row
+    try:
+        header = json.loads(rows[0].removeprefix("#"))
+        if not rows[0].startswith("#") or "t_start" not in header or not rows[1].startswith("r,l,t"):
+            raise ValueError
+    except (IndexError, TypeError, ValueError):
+        raise RunError(f"{path} is damaged: it does not begin as a Monitor file does") from None
+    return rows
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The result of a run in a few figures.
+
+    :param mean_return: over the last ``last_episodes`` episodes; ``None`` before the first episode has ended.
+    :param best_average: highest value of the moving average.
+    :param seconds: time spent on training, interruptions not counted.
+    """
+
+    episodes: int
+    steps: int
+    mean_return: float | None
+    last_episodes: int
+    best_average: float | None
+    seconds: float
+    ms_per_step: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarize(episodes: Episodes, steps: int, seconds: float) -> Summary:
+    last = episodes.returns[-_LAST:]
+    return Summary(
+        episodes=len(episodes),
+        steps=steps,
+        mean_return=sum(last) / len(last) if last else None,
+        last_episodes=len(last),
+        best_average=episodes.best_average,
+        seconds=round(seconds, 3),
+        ms_per_step=round(1000.0 * seconds / steps, 4) if steps else None,
+    )

@@ -1,0 +1,19 @@
+"""The error that is meant for the person at the keyboard, not for a debugger."""
+
+import re
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class RunError(Exception):
+    """Something that the user can put right. The message is one line: what was wrong, which value, what to do."""
+
+
+def one_line(message: object) -> str:
+    """The message without line breaks and terminal colours (Gymnasium paints its warnings)."""
+    return " ".join(_COLOURS.sub("", str(message)).split())
+
+
+def named(error: BaseException) -> str:
+    """An unexpected exception in one line, with its type: some messages, such as a KeyError's, say nothing alone."""
+    return one_line(f"{type(error).__name__}: {error}") if str(error) else type(error).__name__

@@ -1,0 +1,136 @@
+"""The folder of a run: which files it has, and how they are written without ever leaving half a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bdpi.runs.errors import RunError, one_line
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a file beside ``path``, then put it in its place: readers see the old file or the new one.
+
+    :param path: the file that must never be seen half written.
+    :param write: gets the path to write to, whose suffix is that of ``path`` (``numpy.savez`` and SB3 look at it).
+    """
+    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    try:
+        write(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def default_path(environment: str, agent: str, seed: int, root: Path = Path("runs")) -> Path:
+    """``runs/CartPole-v1/bdpi-seed0-20250131-235959``, with a number behind it when that one exists already."""
+    name = f"{agent}-seed{seed}-{datetime.now():%Y%m%d-%H%M%S}"
+    # "ALE/Pong-v5" and "package:Env-v0" become one folder, so that runs/*/* lists the runs of every environment.
+    parent = root / re.sub(r"[^A-Za-z0-9._-]+", "-", environment)
+    path = parent / name
+    number = 2
+    while path.exists():
+        path = parent / f"{name}-{number}"
+        number += 1
+    return path
+
+
+class RunFolder:
+    """The files of one run.
+
+    :param path: the folder. It need not exist; ``open`` finds one that does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.monitor = path / "monitor.csv"
+        self.agent = path / "agent.zip"
+        self.replay = path / "replay.npz"
+        self.curve = path / "curve.png"
+        self.film = path / "policy.gif"
+        self.error = path / "error.txt"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (self.config, self.monitor, self.agent, self.replay, self.curve, self.film, self.error)
+
+    def make(self) -> None:
+        """Make the folder where it does not exist.
+
+        :raises RunError: when that is not possible.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise RunError(f"{self.path} cannot be a run folder: a file of that name is in the way") from None
+        except OSError as error:
+            raise RunError(f"the run folder {self.path} cannot be made: {error.strerror or error}") from None
+
+    def refuse_if_taken(self) -> None:
+        """:raises RunError: when a run is in the folder already."""
+        taken = [file.name for file in self.files if file.exists()]
+        if taken:
+            raise RunError(
+                f"{self.path} already holds a run ({', '.join(taken)}): choose another --out, "
+                f"or go on with it: bdpi train --resume {shlex.quote(str(self.path))}"
+            )
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Find a run by its folder, or by the ``agent.zip`` in it.
+
+        :raises RunError: when there is no run.
+        """
+        folder = cls(path.parent if path.name == "agent.zip" else path)
+        if not folder.path.exists():
+            raise RunError(f"there is no run folder {folder.path}")
+        if not folder.config.is_file():
+            raise RunError(f"{folder.path} is not the folder of a run: it has no config.json")
+        return folder
+
+    def read_config(self) -> dict[str, Any]:
+        """:raises RunError: when the file is damaged or was not written by ``bdpi train``."""
+        try:
+            config = json.loads(self.config.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise RunError(f"{self.config} cannot be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise RunError(f"{self.config} is damaged: {one_line(error)}") from None
+        if not isinstance(config, dict) or not isinstance(config.get("environment"), str) or "agent" not in config:
+            raise RunError(f"{self.config} was not written by bdpi train: it names no environment and agent")
+        return config
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        text = json.dumps(config, indent=2, ensure_ascii=False, default=repr) + "\n"
+        write_atomically(self.config, lambda path: path.write_text(text, encoding="utf-8"))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process from training in the same folder. The lock ends with the process, however it ends.
+
+        :raises RunError: when another process holds it.
+        """
+        try:
+            import fcntl
+        except ImportError:  # Windows: folders cannot be locked there
+            yield
+            return
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{self.path} is being trained by another process: wait for it or stop it") from None
+            except OSError:  # some network file systems know no locks: better without than not at all
+                pass
+            yield
+        finally:
+            os.close(handle)

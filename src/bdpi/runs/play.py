@@ -1,0 +1,109 @@
+"""A saved agent acts, and the returns are counted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bdpi.runs.build import Agent, load_agent, make_environment
+from bdpi.runs.errors import RunError, named
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.video import Film, Filmed
+
+
+@dataclass(frozen=True)
+class Episode:
+    episode_return: float
+    length: int
+
+
+def open_agent(folder: RunFolder, render_mode: str | None = None, film: Film | None = None) -> Agent:
+    """The agent of a run, loaded, with a new environment to act in.
+
+    :param render_mode: ``"human"`` opens a window, ``"rgb_array"`` is what a film needs.
+    :param film: gets the pictures of what happens in the environment.
+    :raises RunError: when something is missing or damaged.
+    """
+    from stable_baselines3.common.monitor import Monitor
+
+    config = folder.read_config()
+    environment = make_environment(config["environment"], render_mode)
+    if film is not None:
+        environment = Filmed(environment, film)
+    return load_agent(config["agent"], folder.agent, Monitor(environment))
+
+
+def steps(agent: Agent, *, deterministic: bool, seed: int) -> Iterator[Episode | None]:
+    """Act for ever in the agent's own environment: an ``Episode`` where a step ended one, ``None`` elsewhere."""
+    environment = agent.get_env()
+    agent.set_random_seed(seed)
+    observations = environment.reset()
+    while True:
+        actions, _ = agent.predict(observations, deterministic=deterministic)
+        observations, _, dones, infos = environment.step(actions)
+        yield Episode(float(infos[0]["episode"]["r"]), int(infos[0]["episode"]["l"])) if dones[0] else None
+
+
+def play(
+    folder: RunFolder,
+    n_episodes: int,
+    *,
+    watch: bool = False,
+    record: Path | None = None,
+    deterministic: bool = True,
+    seed: int = 0,
+    on_episode: Callable[[Episode], None] = lambda episode: None,
+) -> list[Episode]:
+    """Let the agent of a run act for some episodes.
+
+    :param watch: open a window; only where there is a display.
+    :param record: write a GIF of the episodes, as many as fit in one of a sensible size.
+    :param deterministic: take the most probable action instead of drawing one.
+    :param on_episode: is called after each episode.
+    :raises RunError: when the run is damaged, or cannot be watched or recorded.
+    """
+    if watch and record:
+        raise RunError("an environment either opens a window or is recorded: choose --watch or --record")
+    if watch and not has_display():
+        raise RunError("there is no display to watch on: leave --watch out, or use --record FILE.gif")
+    film = Film() if record else None
+    agent = open_agent(folder, "human" if watch else "rgb_array" if record else None, film)
+    environment = agent.get_env()
+    try:
+        _refuse_unless_it_draws(environment, "human" if watch else "rgb_array" if record else None)
+        played: list[Episode] = []
+        for episode in steps(agent, deterministic=deterministic, seed=seed):
+            if episode is not None:
+                played.append(episode)
+                on_episode(episode)
+                if len(played) == n_episodes:
+                    break
+    except RunError:
+        raise
+    except Exception as error:  # environments and their windows are foreign code
+        raise RunError(f"playing failed: {named(error)}") from None
+    finally:
+        environment.close()
+    if film is not None and record is not None:
+        film.save(record)
+    return played
+
+
+def has_display() -> bool:
+    """Whether a window can be opened. (SDL would silently draw on nothing, so it cannot be asked.)"""
+    if not sys.platform.startswith("linux"):
+        return True
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
+
+
+def can_draw(environment: Any, render_mode: str) -> bool:
+    return render_mode in (environment.metadata.get("render_modes") or ())
+
+
+def _refuse_unless_it_draws(environment: Any, render_mode: str | None) -> None:
+    if render_mode is not None and not can_draw(environment.envs[0], render_mode):
+        raise RunError(f"this environment cannot draw itself: it has no render mode {render_mode!r}")

@@ -1,0 +1,127 @@
+"""``name=value`` texts from a command line become hyper-parameters, checked before anything is built."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from bdpi.runs.errors import RunError
+
+ACTIVATIONS = ("tanh", "relu")
+POLICY_SETTINGS = ("net_arch", "activation_fn")
+
+# Arguments that have an option of their own, that the run decides, or whose values cannot be typed.
+_NOT_SETTABLE = {
+    "self",
+    "policy",
+    "env",
+    "seed",
+    "policy_kwargs",
+    "verbose",
+    "replay_buffer_class",
+    "replay_buffer_kwargs",
+    "action_noise",
+}
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+def settable(agent_class: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The arguments of an agent that ``--set`` may change."""
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(agent_class).parameters.items()
+        if name not in _NOT_SETTABLE
+        and not name.startswith("_")
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+
+
+def parse_settings(texts: Iterable[str], agent_class: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Turn ``["n_critics=8", "net_arch=[64,64]"]`` into hyper-parameters and ``policy_kwargs``.
+
+    Values are Python literals (``8``, ``1e-4``, ``True``, ``[64, 64]``); anything else is text. Whether a number is in
+    its range is for the agent to say.
+
+    :raises RunError: for a text that is no ``name=value``, an unknown name, a value of the wrong kind.
+    """
+    parameters = settable(agent_class)
+    hyperparameters: dict[str, Any] = {}
+    policy_kwargs: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value_text = (part.strip() for part in text.partition("="))
+        if not equals or not name or not value_text:
+            raise RunError(f"--set {text!r} is not of the form name=value; an example: --set n_critics=8")
+        value = _literal(value_text)
+        if name in POLICY_SETTINGS:
+            policy_kwargs[name] = _checked_policy_setting(name, value)
+        elif name in parameters:
+            hyperparameters[name] = _checked(parameters[name], value)
+        else:
+            raise RunError(_unknown(name, [*parameters, *POLICY_SETTINGS]))
+    return hyperparameters, policy_kwargs
+
+
+def _literal(text: str) -> Any:
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+def _unknown(name: str, valid: list[str]) -> str:
+    if name == "seed":
+        return "--set seed=… is not possible: use --seed"
+    close = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"--set knows no {name!r}: {hint}Valid names: {', '.join(valid)}"
+
+
+def _checked(parameter: inspect.Parameter, value: Any) -> Any:
+    """Catch what no range check in an agent can: a value of the wrong kind, judged by the default and annotation."""
+    name, default = parameter.name, parameter.default
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise RunError(f"{name} must be True or False, not {value!r}")
+    elif isinstance(default, int | float) and isinstance(value, bool):
+        raise RunError(f"{name} must be a number (its default is {default!r}), not {value!r}")
+    elif isinstance(default, int) and isinstance(value, float) and value.is_integer():
+        return int(value)  # buffer_size=1e5
+    elif isinstance(value, str) and not _takes_text(parameter):
+        example = "" if default in (None, inspect.Parameter.empty) else f" (its default is {default!r})"
+        raise RunError(f"{name} must be a number{example}, not the text {value!r}")
+    return value
+
+
+def _takes_text(parameter: inspect.Parameter) -> bool:
+    if parameter.annotation is inspect.Parameter.empty:
+        return not isinstance(parameter.default, int | float)
+    return "str" in str(parameter.annotation)
+
+
+def _checked_policy_setting(name: str, value: Any) -> Any:
+    if name == "activation_fn":
+        if value not in ACTIVATIONS:
+            raise RunError(f"activation_fn must be {' or '.join(ACTIVATIONS)}, not {value!r}")
+        return value
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, dict):
+        if set(value) == {"pi", "qf"} and all(_is_layers(layers) for layers in value.values()):
+            return value
+    elif _is_layers(value):
+        return value
+    raise RunError(
+        f"net_arch must be a list of layer sizes such as [64,64], or {{'pi':[32],'qf':[64]}} for the actor and the "
+        f"critics, not {value!r}"
+    )
+
+
+def _is_layers(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in value
+    )

@@ -1,0 +1,53 @@
+"""Ctrl-C, ``kill`` and a lost connection end training after the current step, instead of losing it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+
+
+class Stop:
+    """Whether a signal has asked for the end.
+
+    :param signal: its number, or ``None``.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def requested(self) -> bool:
+        return self.signal is not None
+
+    @property
+    def exit_status(self) -> int:
+        """What shells expect of a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + (self.signal or 0)
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """While this lasts, the first signal is only noted, and a second one ends the process at once."""
+        previous: dict[signal.Signals, Any] = {}
+        for name in _NAMES:
+            number = getattr(signal, name, None)
+            # Under nohup, SIGHUP is ignored, and must stay so.
+            if number is not None and not (name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN):
+                previous[number] = signal.signal(number, self._handle)
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            if sys.stdout.isatty():
+                os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # a live view has hidden the cursor
+            os._exit(128 + number)
+        self.signal = number

@@ -1,0 +1,348 @@
+"""Start or resume a run. However training ends (done, stopped, an error), everything that was learned is saved."""
+
+from __future__ import annotations
+
+import platform
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bdpi.runs.build import (
+    Agent,
+    agent_class,
+    build_agent,
+    load_agent,
+    make_environment,
+    policy_name,
+    warnings_as_notes,
+    with_preset,
+)
+from bdpi.runs.episodes import Episodes, Summary, read_monitor, trim_monitor
+from bdpi.runs.errors import RunError, named
+from bdpi.runs.folder import RunFolder, default_path, write_atomically
+from bdpi.runs.plan import Plan
+from bdpi.runs.progress import Observer, Progress, RunInfo
+from bdpi.runs.settings import settable
+from bdpi.runs.versions import versions
+
+_NO_END = 10**12  # steps; learn() wants a number, but it is the episodes that end the run
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run, or one session of it, ended.
+
+    :param status: ``"finished"``, ``"interrupted"`` or ``"failed"``, as in ``config.json``.
+    :param error: one line, for a failed run.
+    """
+
+    status: str
+    folder: RunFolder
+    summary: Summary
+    error: str | None = None
+
+
+def prepare(
+    plan: Plan, path: Path | None = None, *, note: Callable[[str], None] = _silent, command: Sequence[str] = ()
+) -> Session:
+    """Build what a plan needs. Nothing is written yet.
+
+    :param path: the folder; the default is ``runs/<environment>/<agent>-seed<seed>-<time>``.
+    :param note: gets lines that the user should know.
+    :param command: what the user typed, for the record.
+    :raises RunError: when the run cannot begin.
+    """
+    from stable_baselines3.common.monitor import Monitor
+
+    with warnings_as_notes(note):
+        cls = agent_class(plan.agent)
+        environment = Monitor(make_environment(plan.environment))
+        if environment.spec is not None and ":" not in plan.environment:
+            plan = replace(plan, environment=environment.spec.id)  # "CartPole" has become "CartPole-v1"
+        plan = with_preset(plan, note)
+        folder = RunFolder(path or default_path(plan.environment, plan.agent, plan.seed))
+        folder.refuse_if_taken()
+        agent = build_agent(plan, environment)
+    config: dict[str, Any] = {
+        **plan.as_dict(),
+        "policy": policy_name(environment.observation_space),
+        "learner": agent.learner_name,
+        "defaults": {
+            name: parameter.default
+            for name, parameter in settable(cls).items()
+            if name not in plan.hyperparameters and parameter.default is not parameter.empty
+        },
+        **_circumstances(command),
+    }
+    return Session(folder, config, agent, environment, Progress(plan.episodes, plan.steps))
+
+
+def prepare_resumption(
+    path: Path,
+    *,
+    episodes: int | None = None,
+    steps: int | None = None,
+    note: Callable[[str], None] = _silent,
+    command: Sequence[str] = (),
+) -> Session:
+    """Load a run that was interrupted, failed, or is to become longer. Nothing is written yet.
+
+    The episode that was going on when the run stopped is given up: an environment cannot be saved.
+
+    :param path: the folder.
+    :param episodes: so many in all; the default is what the run was started with.
+    :param steps: so many in all, instead of ``episodes``.
+    :raises RunError: when the run cannot go on.
+    """
+    from stable_baselines3.common.monitor import Monitor
+
+    folder = RunFolder.open(path)
+    config = folder.read_config()
+    plan = Plan.from_dict(config)
+    if episodes is not None or steps is not None:
+        plan = replace(plan, episodes=episodes, steps=steps)
+    progress = _saved_progress(folder, config, plan)
+    if progress.complete:
+        raise RunError(_nothing_left(folder, progress))
+    with warnings_as_notes(note):
+        environment = Monitor(make_environment(plan.environment))
+        agent = load_agent(plan.agent, folder.agent, environment)
+        try:
+            agent.replay_buffer.load_npz(folder.replay)
+        except Exception as error:  # missing, damaged, foreign: it can fail anywhere
+            raise RunError(f"{folder.replay} cannot be loaded: {named(error)}") from None
+    # Seeded with the plan's seed again, the environment would repeat the very first episodes.
+    agent.get_env().seed(_later_seed(plan.seed, agent.num_timesteps))
+    progress.steps = agent.num_timesteps
+    resumed = [*config.get("resumed", ()), _circumstances(command)]
+    config.update(plan.as_dict(), learner=agent.learner_name, resumed=resumed)
+    return Session(folder, config, agent, environment, progress)
+
+
+def _circumstances(command: Sequence[str]) -> dict[str, Any]:
+    """When, how and with what a session was started."""
+    return {"started": _now(), "command": list(command), "versions": versions(), "platform": platform.platform()}
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _later_seed(seed: int, steps: int) -> int:
+    import numpy as np
+
+    return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0])
+
+
+def _saved_progress(folder: RunFolder, config: dict[str, Any], plan: Plan) -> Progress:
+    """Where the saved agent stands, which after a crash is less than what ``monitor.csv`` tells."""
+    result = config.get("result")
+    if not isinstance(result, dict):
+        raise RunError(
+            f"{folder.path} was killed before anything was saved: start again with bdpi train {plan.environment}"
+        )
+    recorded = read_monitor(folder.monitor)
+    episodes = Episodes()
+    try:
+        n_saved, steps, seconds = int(result["episodes"]), int(result["steps"]), float(result["seconds"])
+    except (KeyError, TypeError, ValueError):
+        raise RunError(f"{folder.config} is damaged: its result has no episodes, steps and seconds") from None
+    if len(recorded) < n_saved:
+        raise RunError(f"{folder.monitor} is damaged: it has {len(recorded)} episodes instead of {n_saved}")
+    for row in zip(recorded.returns[:n_saved], recorded.lengths, recorded.seconds, strict=False):
+        episodes.add(*row)
+    return Progress(plan.episodes, plan.steps, episodes, steps, earlier_seconds=seconds)
+
+
+def _nothing_left(folder: RunFolder, progress: Progress) -> str:
+    done, option = (
+        (f"{len(progress.episodes)} episodes", "--episodes")
+        if progress.episodes_wanted is not None
+        else (f"{progress.steps} steps", "--steps")
+    )
+    return f"{folder.path} already has its {done}: to train it longer, give a larger number with {option}"
+
+
+class Session:
+    """One process's share of a run: train, save, draw. ``prepare`` and ``prepare_resumption`` make it.
+
+    :param folder: of the run; it need not exist yet.
+    :param config: what goes into ``config.json``.
+    :param agent: new, or as it was saved.
+    :param environment: the agent's, in a Monitor that writes no file yet.
+    :param progress: of the sessions before this one.
+    """
+
+    def __init__(
+        self, folder: RunFolder, config: dict[str, Any], agent: Agent, environment: Any, progress: Progress
+    ) -> None:
+        self.folder, self.config, self.agent, self.environment = folder, config, agent, environment
+        self.progress = progress
+        self._traceback: str | None = None
+
+    @property
+    def info(self) -> RunInfo:
+        config = self.config
+        return RunInfo(config["environment"], config["agent"], config["seed"], config["learner"], self.folder.path)
+
+    def run(self, observer: Observer | None = None, should_stop: Callable[[], bool] = lambda: False) -> Outcome:
+        """Train until the plan is fulfilled, and save everything.
+
+        :param observer: is told what happens.
+        :param should_stop: asked after every step; training ends when it says so, and can be resumed.
+        :raises RunError: when the folder cannot be used. Errors in training do not raise: they are the outcome.
+        """
+        observer = observer or Observer()
+        self.folder.make()
+        with self.folder.locked(), warnings_as_notes(observer.note):
+            self._open()
+            observer.began(self.info, self.progress)
+            try:
+                status, error = self._train(should_stop)
+                observer.doing("saving")
+                unsaved = self._save(status)
+                if unsaved:
+                    status, error = "failed", "; ".join(filter(None, (error, unsaved)))
+                self._draw(observer, should_stop, with_film=status == "finished")
+            finally:
+                self.environment.close()
+                observer.ended()
+        return Outcome(status, self.folder, self.progress.summary, error)
+
+    def _open(self) -> None:
+        """Write the first files, or make those of an earlier session agree with its saved agent."""
+        if "resumed" not in self.config:
+            self.folder.refuse_if_taken()
+            self.config.update(result=None)
+        else:
+            trim_monitor(self.folder.monitor, len(self.progress.episodes))
+            self.folder.error.unlink(missing_ok=True)
+        self.config.update(status="running", finished=None)
+        self.folder.write_config(self.config)
+        self._attach_monitor()
+
+    def _train(self, should_stop: Callable[[], bool]) -> tuple[str, str | None]:
+        """:returns: the status, and the error in one line where there is one."""
+        from bdpi.runs.keeper import Keeper
+
+        status, message = "interrupted", None
+        self.progress.begin()
+        try:
+            self.agent.learn(
+                self.progress.steps_wanted - self.progress.steps if self.progress.steps_wanted else _NO_END,
+                callback=Keeper(self.progress, should_stop, lambda: self._save("running")),
+                log_interval=None,
+                reset_num_timesteps=self.progress.steps == 0,
+            )
+            if self.progress.complete:
+                status = "finished"
+        except KeyboardInterrupt:  # for those who call this without signal handlers, in a notebook
+            pass
+        except Exception as error:
+            status, message = "failed", named(error)
+            self._traceback = traceback.format_exc()
+        self.progress.end()
+        self.progress.steps = self.agent.num_timesteps
+        return status, message
+
+    def _attach_monitor(self) -> None:
+        """Let Monitor write from now on: when it was made, it was not yet known that there would be a folder."""
+        from stable_baselines3.common.monitor import ResultsWriter
+
+        new = not self.folder.monitor.exists()
+        # Seconds go on where the last session ended, so that they never run backwards and pauses do not count.
+        self.environment.t_start = time.time() - self.progress.earlier_seconds
+        header = {"t_start": self.environment.t_start, "env_id": str(self.config["environment"])}
+        self.environment.results_writer = ResultsWriter(str(self.folder.monitor), header, override_existing=new)
+
+    def _save(self, status: str) -> str | None:
+        """Save all there is, each file whether or not another one fails.
+
+        :returns: what could not be saved, in one line.
+        """
+        self.config.update(
+            status=status,
+            finished=None if status == "running" else _now(),
+            result=self.progress.summary.as_dict(),
+        )
+        folder = self.folder
+        tasks: list[tuple[Path, Callable[[], object]]] = [
+            (folder.agent, lambda: write_atomically(folder.agent, self.agent.save)),
+            (folder.replay, lambda: write_atomically(folder.replay, self.agent.replay_buffer.save_npz)),
+        ]
+        if self._traceback is not None:
+            text = self._traceback
+            tasks.append((folder.error, lambda: folder.error.write_text(text, encoding="utf-8")))
+            # The last row may be of an episode that the agent refused.
+            tasks.append((folder.monitor, lambda: trim_monitor(folder.monitor, len(self.progress.episodes))))
+        tasks.append((folder.config, lambda: folder.write_config(self.config)))
+        problems = []
+        for path, task in tasks:
+            try:
+                task()
+            except Exception as error:  # a full disk, most likely
+                problems.append(f"{path.name} could not be saved: {named(error)}")
+        return "; ".join(problems) or None
+
+    def _draw(self, observer: Observer, should_stop: Callable[[], bool], with_film: bool) -> None:
+        """Draw what can be drawn. A picture that fails is a note, never a failed run."""
+        from bdpi.runs.curve import draw_curve
+
+        observer.doing("drawing the curve")
+        config = self.config
+        title = f"{config['agent'].upper()} on {config['environment']}, seed {config['seed']}"
+        try:
+            draw_curve(self.progress.episodes, title, self.folder.curve)
+        except Exception as error:
+            observer.note(f"no curve: {error if isinstance(error, ValueError) else named(error)}")
+        if with_film:
+            observer.doing("filming the policy")
+            try:
+                film_policy(self.folder, should_stop=should_stop)
+            except Exception as error:
+                observer.note(f"no film: {error if isinstance(error, RunError) else named(error)}")
+
+
+def film_policy(
+    folder: RunFolder,
+    *,
+    max_episodes: int = 3,
+    enough_steps: int = 120,
+    max_steps: int = 2000,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Write ``policy.gif``: the saved agent, taking its most probable actions.
+
+    :param max_episodes: film so many, if they are short.
+    :param enough_steps: begin no further episode after so many steps.
+    :param max_steps: stop filming even in the middle of an episode.
+    :raises RunError: when the environment cannot draw.
+    """
+    from bdpi.runs.play import can_draw, open_agent, steps
+    from bdpi.runs.video import Film
+
+    plain = make_environment(folder.read_config()["environment"])
+    drawable = can_draw(plain, "rgb_array")
+    plain.close()
+    if not drawable:
+        raise RunError("the environment has no render mode 'rgb_array'")
+    film = Film()
+    agent = open_agent(folder, "rgb_array", film)
+    try:
+        n_episodes = 0
+        for episode in steps(agent, deterministic=True, seed=folder.read_config()["seed"]):
+            n_episodes += episode is not None
+            between = episode is not None and (n_episodes == max_episodes or film.steps_filmed >= enough_steps)
+            if between or film.steps_filmed >= max_steps or should_stop():
+                break
+    finally:
+        agent.get_env().close()
+    film.save(folder.film)
