@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,23 +28,33 @@ FAILED = 1
 class _OneLineErrors(TyperGroup):
     """A group of commands whose complaints are one line, with the command's own errors and typer's alike."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         from bdpi.runs.errors import RunError, one_line
 
         try:
-            status = super().main(*args, standalone_mode=False, **kwargs)
+            status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except RunError as error:
             _complain(str(error))
             status = BAD_INPUT
+        except OSError as error:  # files that may not be read or written, a full disk
+            _complain(one_line(error))
+            status = BAD_INPUT
+        except typer.Abort:  # Ctrl-C, with some versions of typer; training itself has its own way
+            status = 130
         except Exception as error:
             # Typer's own errors (a missing argument, text instead of a number) know how to describe themselves. Where
             # their classes live differs between versions of typer.
             if not hasattr(error, "format_message"):
                 raise
-            text = one_line(error.format_message())
-            if not text:  # raised to show the help of a command that was given nothing
-                raise
-            _complain(f"{text} (bdpi --help shows examples)")
+            _complain(f"{one_line(error.format_message())} (bdpi --help shows examples)")
             status = BAD_INPUT
         if standalone_mode:
             sys.exit(status or 0)
@@ -53,7 +64,6 @@ class _OneLineErrors(TyperGroup):
 app = typer.Typer(
     cls=_OneLineErrors,
     add_completion=False,
-    no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -78,8 +88,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _bdpi(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
@@ -90,6 +101,10 @@ def _bdpi(
 
     $ bdpi train FrozenLake8x8-v1
     """
+    if context.invoked_subcommand is None:
+        help_text = context.get_help()  # with rich, this has printed it
+        if help_text:
+            _say(help_text)
 
 
 @app.command()
@@ -100,14 +115,16 @@ def train(
             metavar="ENV_ID", help="A Gymnasium id: CartPole-v1, Table-v0, or my_module:MyEnv-v0.", show_default=False
         ),
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Which algorithm.", show_default="bdpi")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Which algorithm.", show_default="bdpi")] = None,
     episodes: Annotated[
-        int | None, typer.Option(min=1, help="Train for exactly so many episodes.", show_default="300")
+        int | None, typer.Option(metavar="N", min=1, help="Train for exactly so many episodes.", show_default="300")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Train for so many steps instead.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Train for exactly so many steps instead.")
+    ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same run.", show_default="0"),
+        typer.Option(metavar="S", min=0, max=2**32 - 1, help="The same seed gives the same run.", show_default="0"),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -120,7 +137,7 @@ def train(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The run folder.", show_default="runs/ENV_ID/AGENT-seedS-TIME"),
+        typer.Option(metavar="DIR", help="The run folder; the default is runs/ENV_ID/AGENT-seedS-TIME."),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, instead of a new one.")
@@ -151,7 +168,7 @@ def train(
         raise RunError("--episodes and --steps exclude each other: give one of them")
     if resume is not None:
         fixed = {"ENV_ID": environment, "--agent": agent, "--seed": seed, "--set": settings, "--out": out}
-        given = [name for name, value in fixed.items() if value]
+        given = [name for name, value in fixed.items() if value not in (None, [])]
         if given:
             raise RunError(
                 f"--resume goes on with what the run was started with: leave {' and '.join(given)} out "
@@ -202,7 +219,7 @@ def _view(stop: Stop) -> Observer:
 
 def _report(outcome: Outcome) -> None:
     """Say how it went, where everything is, and what can be done next."""
-    from bdpi.runs.live import duration, number
+    from bdpi.runs.text import duration, number
 
     folder, summary = outcome.folder, outcome.summary
     run = shlex.quote(str(folder.path))
@@ -231,7 +248,7 @@ def _report(outcome: Outcome) -> None:
 @app.command()
 def play(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder, or the agent.zip in it.")],
-    episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")] = 10,
+    episodes: Annotated[int, typer.Option(metavar="N", min=1, help="How many episodes.")] = 10,
     watch: Annotated[
         bool | None,
         typer.Option("--watch/--no-watch", help="Open a window.", show_default="where there is a display"),
@@ -242,7 +259,9 @@ def play(
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Draw actions as in training, instead of the most probable ones.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed plays the same episodes.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="S", min=0, max=2**32 - 1, help="The same seed plays the same episodes.")
+    ] = 0,
 ) -> None:
     """Let a trained agent act: print its returns, watch it, or record it.
 
@@ -262,9 +281,10 @@ def play(
     folder = RunFolder.open(run)
 
     from bdpi.runs.build import warnings_as_notes
-    from bdpi.runs.live import number
-    from bdpi.runs.play import Episode, has_display
+    from bdpi.runs.play import Episode
     from bdpi.runs.play import play as play_run
+    from bdpi.runs.text import number
+    from bdpi.runs.video import has_display
 
     if watch is None:
         watch = record is None and has_display()

@@ -88,8 +88,12 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
             env = maybe_make_env(env, verbose)
             checks.check_action_space(env.action_space)
             checks.check_observation_space(env.observation_space)
-        if isinstance(policy, str) and policy not in self.policy_aliases:
-            raise ValueError(f"policy must be one of {', '.join(self.policy_aliases)}, or a class; got {policy!r}")
+        elif _init_setup_model:
+            raise ValueError("env must be an environment or the id of one; only an agent to be loaded goes without")
+        known = policy in self.policy_aliases if isinstance(policy, str) else issubclass(policy, BDPIPolicy)
+        if not known:
+            names = ", ".join(self.policy_aliases)
+            raise ValueError(f"policy must be one of {names}, or a subclass of BDPIPolicy; got {policy!r}")
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None when an agent is loaded for prediction only
@@ -163,11 +167,11 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
 
     def _setup_model(self) -> None:
         """Networks, buffer, learner. Runs in the constructor and again when an agent is loaded."""
-        if not hasattr(self, "n_envs"):
-            self.n_envs = 1  # made without environment, to be loaded
         self._check_hyperparameters()
-        if self._device_is_free and self.learner_choice != "torch" and self._is_perceptron():
-            self.device = torch.device("cpu")  # where small networks are fastest, even if there is a GPU
+        if self._device_is_free and self.device.type != "cpu" and self.learner_choice != "torch":
+            probe = self.policy_class(self.observation_space, self.action_space, None, **self.policy_kwargs)
+            if isinstance(probe, BDPIPolicy) and probe.native_inputs() is not None:
+                self.device = torch.device("cpu")  # where small networks are fastest
         is_dict = isinstance(self.observation_space, spaces.Dict)
         self.replay_buffer_class = DictTransitionBuffer if is_dict else TransitionBuffer
         self.replay_buffer_kwargs = {"gamma": self.gamma}
@@ -186,10 +190,6 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
             self.env.seed(int(np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)[0]) >> 1)
         if self.seed is not None:
             self.policy.generator = np.random.default_rng([self.seed, 1])
-
-    def _is_perceptron(self) -> bool:
-        probe = self.policy_class(self.observation_space, self.action_space, None, **self.policy_kwargs)
-        return probe.native_inputs() is not None
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed networks yet to be made, the environment, and the agent's own generator."""
@@ -402,7 +402,7 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
                 path.seek(0)
         saved_class = saved.get("agent_class") if isinstance(saved, dict) else None
         if saved_class != cls.__name__:
-            what = f"an agent of class {saved_class}" if saved_class else "no bdpi agent"
+            what = f"an agent of class {saved_class}" if saved_class else "no bdpi agent, or is damaged"
             raise ValueError(f"{path} holds {what}; {cls.__name__}.load reads what {cls.__name__}.save wrote")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pathlib
 import zipfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
@@ -23,7 +24,13 @@ def _map(function: Any, observations: Any) -> Any:
     return function(observations)
 
 
-class _Transitions:
+if TYPE_CHECKING:
+    _Base = ReplayBuffer
+else:
+    _Base = object
+
+
+class _Transitions(_Base):
     """Mixed into SB3's two buffers.
 
     ``discounts`` holds gamma, or 0 where the episode terminated; a truncated episode keeps gamma. Discrete
@@ -35,20 +42,21 @@ class _Transitions:
     def __init__(self, *args: Any, gamma: float = 0.99, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gamma = gamma
-        self.discounts = np.zeros((self.buffer_size, self.n_envs), dtype=np.float32)  # type: ignore[has-type]
+        self.discounts = np.zeros((self.buffer_size, self.n_envs), dtype=np.float32)
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Store one transition of each environment."""
         truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
-        self.discounts[self.pos] = self.gamma * (1 - np.asarray(done) * (1 - truncated))  # type: ignore[has-type]
-        space, first_action = self.observation_space, int(self.action_space.start)  # type: ignore[attr-defined]
-        super().add(  # type: ignore[misc]
+        self.discounts[self.pos] = self.gamma * (1 - np.asarray(done) * (1 - truncated))
+        assert isinstance(self.action_space, spaces.Discrete)
+        space, first_action = self.observation_space, int(self.action_space.start)
+        super().add(
             shift_to_zero(obs, space), shift_to_zero(next_obs, space), action - first_action, reward, done, infos
         )
 
     def __len__(self) -> int:
         """Number of transitions held."""
-        return int(self.size()) * int(self.n_envs)  # type: ignore[attr-defined]
+        return int(self.size()) * int(self.n_envs)
 
     def transitions(self) -> Transitions:
         """All transitions held, oldest position first, without copying."""
@@ -58,11 +66,11 @@ class _Transitions:
             return array.reshape(-1, *array.shape[2:])[:count]
 
         return Transitions(
-            observations=_map(flat, self.observations),  # type: ignore[attr-defined]
-            actions=flat(self.actions).reshape(-1),  # type: ignore[attr-defined]
-            rewards=flat(self.rewards),  # type: ignore[attr-defined]
+            observations=_map(flat, self.observations),
+            actions=flat(self.actions).reshape(-1),
+            rewards=flat(self.rewards),
             discounts=flat(self.discounts),
-            next_observations=_map(flat, self.next_observations),  # type: ignore[attr-defined]
+            next_observations=_map(flat, self.next_observations),
         )
 
     # -- files --------------------------------------------------------------------------------------------------
@@ -73,18 +81,20 @@ class _Transitions:
         named = {name: getattr(self, name) for name in self._SCALARS}
         for name in ("observations", "next_observations"):
             stored = getattr(self, name)
-            parts = {f"{name}.{key}": part for key, part in stored.items()} if isinstance(stored, dict) else {name: stored}
-            named |= parts
+            if isinstance(stored, dict):
+                named |= {f"{name}.{key}": part for key, part in stored.items()}
+            else:
+                named[name] = stored
         return named
 
     def save_npz(self, path: str | os.PathLike[str]) -> None:
         """Write the transitions held to a compressed NumPy file, atomically; no pickle is involved."""
         path = pathlib.Path(path)
-        rows = self.size()  # type: ignore[attr-defined]
+        rows = self.size()
         held = {name: array[:rows] for name, array in self._arrays().items()}
         partial = path.with_name(path.name + ".partial")
         with open(partial, "wb") as file:
-            np.savez_compressed(file, position=np.array([self.pos, int(self.full)]), **held)  # type: ignore[has-type]
+            np.savez_compressed(file, **held, position=np.array([self.pos, int(self.full)]))  # type: ignore[arg-type]
         os.replace(partial, path)
 
     def load_npz(self, path: str | os.PathLike[str]) -> None:
@@ -101,7 +111,7 @@ class _Transitions:
         if loaded.keys() != own.keys() or position.shape != (2,):
             raise ValueError(f"{path} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
         pos, full = (int(value) for value in position)
-        rows = self.buffer_size if full else pos  # type: ignore[has-type]
+        rows = self.buffer_size if full else pos
         for name, array in own.items():
             if loaded[name].shape != (rows, *array.shape[1:]) or rows > len(array):
                 raise ValueError(
@@ -126,7 +136,7 @@ def gather(transitions: Transitions, batches: IntArray, normalizer: VecNormalize
 
     def observations(stored: Observations) -> Observations:
         chosen = _map(lambda array: array[index], stored)
-        return chosen if normalizer is None else normalizer.normalize_obs(chosen)  # type: ignore[no-any-return]
+        return chosen if normalizer is None else normalizer.normalize_obs(chosen)
 
     rewards = transitions.rewards[index]
     if normalizer is not None:

@@ -33,7 +33,9 @@ def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
 class Network(nn.Sequential):
     """A features extractor and a multi-layer perceptron, from preprocessed inputs to one number per action."""
 
-    def __init__(self, extractor: BaseFeaturesExtractor, hidden: list[int], n_actions: int, activation: type[nn.Module]):
+    def __init__(
+        self, extractor: BaseFeaturesExtractor, hidden: list[int], n_actions: int, activation: type[nn.Module]
+    ) -> None:
         super().__init__(extractor, *create_mlp(extractor.features_dim, n_actions, hidden, activation))
 
 
@@ -142,7 +144,8 @@ class CnnPolicy(BDPIPolicy):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if kwargs.setdefault("features_extractor_class", NatureCNN) is NatureCNN:
-            kwargs["features_extractor_kwargs"] = {"features_dim": 256} | (kwargs.get("features_extractor_kwargs") or {})
+            given = kwargs.get("features_extractor_kwargs") or {}
+            kwargs["features_extractor_kwargs"] = {"features_dim": 256} | given
         super().__init__(*args, **kwargs)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,15 @@ from bdpi.learner.interface import (
     Transitions,
 )
 
-try:
-    from bdpi import _native
-except ImportError as error:  # installed without a compiler
-    _native = None
-    _reason: str | None = f"the compiled module could not be imported ({error})"
-else:
-    _reason = None
+
+def _import_compiled() -> tuple[Any, str | None]:
+    try:
+        return import_module("bdpi._native"), None
+    except ImportError as error:  # installed without a compiler
+        return None, f"the compiled module could not be imported ({error})"
+
+
+_native, _reason = _import_compiled()
 
 REMEDY = (
     "Install a C++ compiler (Debian: apt install g++; macOS: xcode-select --install) and install bdpi again: "
@@ -57,7 +60,7 @@ def default_threads() -> int:
 
 def info() -> dict[str, Any]:
     """What ``bdpi doctor`` shows about the native learner."""
-    supported = _native.supported_instruction_sets() if _native is not None else []
+    supported: list[str] = _native.supported_instruction_sets() if _native is not None else []
     chosen = os.environ.get("BDPI_INSTRUCTION_SET") or (supported[0] if supported else None)
     return {
         "available": is_available(),

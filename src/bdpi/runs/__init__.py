@@ -8,11 +8,13 @@
 | ``folder`` | the files of a run, written so that a crash leaves either the old or the new one |
 | ``episodes`` | the episodes of a run: Monitor's CSV, the moving average, the summary |
 | ``progress`` | where a run stands, for anybody who wants to look |
-| ``train`` | start or resume a run; nothing is lost when it stops |
+| ``train``, ``keeper`` | start or resume a run; nothing is lost when it stops |
+| ``signals`` | Ctrl-C and ``kill`` become a polite request to stop |
 | ``curve``, ``video`` | the pictures of a run |
 | ``play`` | a saved agent acts |
-| ``live`` | the views of a terminal and of a log file |
+| ``live``, ``text`` | the views of a terminal and of a log file |
+| ``doctor``, ``versions`` | what is installed |
 
-Nothing here prints, except the views in ``live``. Importing these modules is fast: what needs PyTorch, Gymnasium or
-Matplotlib imports them when it runs.
+Nothing here prints, except the views in ``live``. Importing ``train`` is fast: PyTorch, SB3 and Matplotlib are imported
+by the functions that need them.
 """

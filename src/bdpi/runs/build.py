@@ -15,14 +15,13 @@ from bdpi.runs.plan import Plan
 if TYPE_CHECKING:
     import gymnasium as gym
 
-# Agents are SB3 algorithms with a little more (see agents/); SB3's own types do not name that little more.
-Agent = Any
+    from bdpi.agents import EnsembleAlgorithm as Agent
 
 # The one place where the paper's configuration depends on the environment.
 PRESETS: dict[str, dict[str, Any]] = {"LunarLander-v3": {"net_arch": [256]}}
 
 
-def agent_class(name: str) -> Agent:
+def agent_class(name: str) -> type[Agent]:
     """:raises RunError: for a name that is not in ``bdpi.agents.AGENTS``."""
     from bdpi.agents import AGENTS
 
@@ -43,7 +42,7 @@ def make_environment(environment: str, render_mode: str | None = None) -> gym.En
     bdpi.envs.register()
     try:
         return gym.make(environment, render_mode=render_mode)
-    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, gym.error.MalformedEnvironmentID) as error:
+    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv) as error:
         raise RunError(_unknown_environment(environment, error, list(gym.registry))) from None
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         raise RunError(f"{environment} needs something that is not installed: {one_line(error)}") from None
@@ -104,8 +103,10 @@ def build_agent(plan: Plan, environment: gym.Env[Any, Any]) -> Agent:
             policy_kwargs=policy_kwargs,
             **plan.hyperparameters,
         )
-    except (ValueError, TypeError, AssertionError, NotImplementedError) as error:
-        raise RunError(f"{plan.agent} cannot learn {plan.environment} like this: {one_line(error)}") from None
+    except (ValueError, TypeError) as error:  # what agents say to people
+        raise RunError(one_line(error)) from None
+    except Exception as error:  # what PyTorch and NumPy say, of a device or a size that is not there
+        raise RunError(f"the agent cannot be made: {named(error)}") from None
 
 
 def load_agent(name: str, path: Path, environment: gym.Env[Any, Any]) -> Agent:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bdpi.runs.episodes import Episodes
 from bdpi.runs.folder import write_atomically
+from bdpi.runs.text import number
 
 _FAINT, _STRONG, _TEXT = "#9ec5e8", "#0b5394", "#333333"
 
@@ -34,7 +35,7 @@ def draw_curve(episodes: Episodes, title: str, path: Path) -> None:
         numbers,
         episodes.returns,
         color=_FAINT,
-        linewidth=0.7,
+        linestyle="none",
         marker=".",
         markersize=2.5 if many else 5,
         alpha=0.75,
@@ -43,7 +44,7 @@ def draw_curve(episodes: Episodes, title: str, path: Path) -> None:
     axes.plot(numbers, episodes.averages, color=_STRONG, linewidth=2.2, label="moving average (0.85)")
     last = episodes.averages[-1]
     axes.annotate(
-        f"{last:.3g}",
+        number(last),
         (len(episodes), last),
         xytext=(6, 0),
         textcoords="offset points",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 
@@ -36,9 +35,7 @@ class Keeper(BaseCallback):
         episode = self.locals["infos"][0].get("episode")
         if episode is not None:
             progress.episode_steps = 0
-            # The agent is about to refuse any other; the episodes before it stay good.
-            if math.isfinite(episode["r"]):
-                progress.episodes.add(float(episode["r"]), int(episode["l"]), float(episode["t"]))
+            progress.episodes.add(float(episode["r"]), int(episode["l"]), float(episode["t"]))
         if time.monotonic() >= self._next_checkpoint:
             before = time.monotonic()
             self._checkpoint()

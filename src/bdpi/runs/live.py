@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bdpi.runs.progress import Observer, Progress, RunInfo
+from bdpi.runs.text import duration, number
 
 PLAIN_SECONDS = 4.0
 _SPEED_WINDOW = 10.0  # seconds
@@ -42,22 +43,6 @@ class Speed:
             self._samples.popleft()
         earlier, earlier_steps = self._samples[0]
         return (steps - earlier_steps) / (now - earlier) if now > earlier and steps > earlier_steps else None
-
-
-def number(value: float | None) -> str:
-    """A return, readable: two digits behind the point for small ones, one for large ones."""
-    if value is None:
-        return "-"
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
-
-
-def duration(seconds: float | None) -> str:
-    """``1:05`` or ``2:00:00``."""
-    if seconds is None:
-        return "-"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def position(progress: Progress) -> str:
@@ -84,7 +69,7 @@ def facts(progress: Progress, speed: float | None) -> list[tuple[str, str]]:
     ]
     if progress.episodes_wanted is None:
         return [("episodes", str(len(episodes))), *shown]
-    return [*shown, ("steps", str(progress.steps)), ("in this episode", str(progress.episode_steps))]
+    return [*shown, ("steps", str(progress.steps)), ("episode step", str(progress.episode_steps))]
 
 
 class PlainView(Observer):
@@ -162,7 +147,7 @@ class TerminalView(Observer):
             self._console.print(text, markup=False, highlight=False, style="dim", soft_wrap=True)
 
     def ended(self) -> None:
-        self._doing = "done"
+        self._doing = "everything saved"
         if self._live is not None:
             with contextlib.suppress(OSError):
                 self._live.stop()

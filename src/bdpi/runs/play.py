@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import sys
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bdpi.runs.build import Agent, load_agent, make_environment
+from bdpi.runs.build import load_agent, make_environment
 from bdpi.runs.errors import RunError, named
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.video import Film, Filmed
+from bdpi.runs.video import Film, Filmed, has_display, no_window
+
+if TYPE_CHECKING:
+    from bdpi.agents import EnsembleAlgorithm as Agent
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,13 @@ def open_agent(folder: RunFolder, render_mode: str | None = None, film: Film | N
     from stable_baselines3.common.monitor import Monitor
 
     config = folder.read_config()
-    environment = make_environment(config["environment"], render_mode)
+    environment = make_environment(config["environment"])
+    if render_mode is not None:
+        # Asked first: told to draw what it cannot, Gymnasium only warns, and then nothing is drawn.
+        if not can_draw(environment, render_mode):
+            raise RunError(f"{config['environment']} cannot be drawn: it has no render mode {render_mode!r}")
+        environment.close()
+        environment = make_environment(config["environment"], render_mode)
     if film is not None:
         environment = Filmed(environment, film)
     return load_agent(config["agent"], folder.agent, Monitor(environment))
@@ -39,13 +47,20 @@ def open_agent(folder: RunFolder, render_mode: str | None = None, film: Film | N
 
 def steps(agent: Agent, *, deterministic: bool, seed: int) -> Iterator[Episode | None]:
     """Act for ever in the agent's own environment: an ``Episode`` where a step ended one, ``None`` elsewhere."""
-    environment = agent.get_env()
+    environment: Any = agent.get_env()
     agent.set_random_seed(seed)
     observations = environment.reset()
     while True:
         actions, _ = agent.predict(observations, deterministic=deterministic)
         observations, _, dones, infos = environment.step(actions)
         yield Episode(float(infos[0]["episode"]["r"]), int(infos[0]["episode"]["l"])) if dones[0] else None
+
+
+def close(agent: Agent) -> None:
+    """Close the agent's environment, and its window."""
+    environment = agent.get_env()
+    if environment is not None:
+        environment.close()
 
 
 def play(
@@ -71,39 +86,27 @@ def play(
     if watch and not has_display():
         raise RunError("there is no display to watch on: leave --watch out, or use --record FILE.gif")
     film = Film() if record else None
-    agent = open_agent(folder, "human" if watch else "rgb_array" if record else None, film)
-    environment = agent.get_env()
-    try:
-        _refuse_unless_it_draws(environment, "human" if watch else "rgb_array" if record else None)
-        played: list[Episode] = []
-        for episode in steps(agent, deterministic=deterministic, seed=seed):
-            if episode is not None:
-                played.append(episode)
-                on_episode(episode)
-                if len(played) == n_episodes:
-                    break
-    except RunError:
-        raise
-    except Exception as error:  # environments and their windows are foreign code
-        raise RunError(f"playing failed: {named(error)}") from None
-    finally:
-        environment.close()
+    render_mode = "human" if watch else "rgb_array" if record else None
+    played: list[Episode] = []
+    with contextlib.nullcontext() if watch else no_window():
+        agent = open_agent(folder, render_mode, film)
+        try:
+            for episode in steps(agent, deterministic=deterministic, seed=seed):
+                if episode is not None:
+                    played.append(episode)
+                    on_episode(episode)
+                    if len(played) == n_episodes:
+                        break
+        except RunError:
+            raise
+        except Exception as error:  # environments and their windows are foreign code
+            raise RunError(f"playing failed: {named(error)}") from None
+        finally:
+            close(agent)
     if film is not None and record is not None:
         film.save(record)
     return played
 
 
-def has_display() -> bool:
-    """Whether a window can be opened. (SDL would silently draw on nothing, so it cannot be asked.)"""
-    if not sys.platform.startswith("linux"):
-        return True
-    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
-
-
 def can_draw(environment: Any, render_mode: str) -> bool:
     return render_mode in (environment.metadata.get("render_modes") or ())
-
-
-def _refuse_unless_it_draws(environment: Any, render_mode: str | None) -> None:
-    if render_mode is not None and not can_draw(environment.envs[0], render_mode):
-        raise RunError(f"this environment cannot draw itself: it has no render mode {render_mode!r}")

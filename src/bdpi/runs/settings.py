@@ -98,9 +98,7 @@ def _checked(parameter: inspect.Parameter, value: Any) -> Any:
 
 
 def _takes_text(parameter: inspect.Parameter) -> bool:
-    if parameter.annotation is inspect.Parameter.empty:
-        return not isinstance(parameter.default, int | float)
-    return "str" in str(parameter.annotation)
+    return isinstance(parameter.default, str) or "str" in str(parameter.annotation)
 
 
 def _checked_policy_setting(name: str, value: Any) -> Any:

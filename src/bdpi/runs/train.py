@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bdpi.runs.build import (
-    Agent,
     agent_class,
     build_agent,
     load_agent,
@@ -28,6 +27,9 @@ from bdpi.runs.plan import Plan
 from bdpi.runs.progress import Observer, Progress, RunInfo
 from bdpi.runs.settings import settable
 from bdpi.runs.versions import versions
+
+if TYPE_CHECKING:
+    from bdpi.agents import EnsembleAlgorithm as Agent
 
 _NO_END = 10**12  # steps; learn() wants a number, but it is the episodes that end the run
 
@@ -73,6 +75,8 @@ def prepare(
         agent = build_agent(plan, environment)
     config: dict[str, Any] = {
         **plan.as_dict(),
+        "status": "prepared",
+        "result": None,
         "policy": policy_name(environment.observation_space),
         "learner": agent.learner_name,
         "defaults": {
@@ -119,8 +123,6 @@ def prepare_resumption(
             agent.replay_buffer.load_npz(folder.replay)
         except Exception as error:  # missing, damaged, foreign: it can fail anywhere
             raise RunError(f"{folder.replay} cannot be loaded: {named(error)}") from None
-    # Seeded with the plan's seed again, the environment would repeat the very first episodes.
-    agent.get_env().seed(_later_seed(plan.seed, agent.num_timesteps))
     progress.steps = agent.num_timesteps
     resumed = [*config.get("resumed", ()), _circumstances(command)]
     config.update(plan.as_dict(), learner=agent.learner_name, resumed=resumed)
@@ -134,12 +136,6 @@ def _circumstances(command: Sequence[str]) -> dict[str, Any]:
 
 def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def _later_seed(seed: int, steps: int) -> int:
-    import numpy as np
-
-    return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0])
 
 
 def _saved_progress(folder: RunFolder, config: dict[str, Any], plan: Plan) -> Progress:
@@ -221,7 +217,6 @@ class Session:
         """Write the first files, or make those of an earlier session agree with its saved agent."""
         if "resumed" not in self.config:
             self.folder.refuse_if_taken()
-            self.config.update(result=None)
         else:
             trim_monitor(self.folder.monitor, len(self.progress.episodes))
             self.folder.error.unlink(missing_ok=True)
@@ -326,23 +321,19 @@ def film_policy(
     :param max_steps: stop filming even in the middle of an episode.
     :raises RunError: when the environment cannot draw.
     """
-    from bdpi.runs.play import can_draw, open_agent, steps
-    from bdpi.runs.video import Film
+    from bdpi.runs.play import close, open_agent, steps
+    from bdpi.runs.video import Film, no_window
 
-    plain = make_environment(folder.read_config()["environment"])
-    drawable = can_draw(plain, "rgb_array")
-    plain.close()
-    if not drawable:
-        raise RunError("the environment has no render mode 'rgb_array'")
     film = Film()
-    agent = open_agent(folder, "rgb_array", film)
-    try:
-        n_episodes = 0
-        for episode in steps(agent, deterministic=True, seed=folder.read_config()["seed"]):
-            n_episodes += episode is not None
-            between = episode is not None and (n_episodes == max_episodes or film.steps_filmed >= enough_steps)
-            if between or film.steps_filmed >= max_steps or should_stop():
-                break
-    finally:
-        agent.get_env().close()
+    with no_window():
+        agent = open_agent(folder, "rgb_array", film)
+        try:
+            n_episodes = 0
+            for episode in steps(agent, deterministic=True, seed=folder.read_config()["seed"]):
+                n_episodes += episode is not None
+                enough = n_episodes == max_episodes or film.steps_filmed >= enough_steps
+                if (episode is not None and enough) or film.steps_filmed >= max_steps or should_stop():
+                    break
+        finally:
+            close(agent)
     film.save(folder.film)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
 _LARGEST, _SMALLEST = 360, 240  # pixels of the longer side: larger pictures shrink, smaller ones grow
 _CAPTION_HEIGHT = 20
+_CAPTION_COLOUR = (240, 240, 240)
 _FASTEST_MS, _SLOWEST_MS, _LAST_PICTURE_MS = 50, 120, 900
 _COLOURS = 96
 
@@ -119,6 +124,26 @@ class Filmed(gym.Wrapper[Any, Any, Any, Any]):
         self._film.add(picture, self._step, ends_episode, caption, self._fps)  # type: ignore[arg-type]
 
 
+def has_display() -> bool:
+    """Whether a window can be opened. (SDL would silently draw on nothing, so it cannot be asked.)"""
+    if not sys.platform.startswith("linux"):
+        return True
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
+
+
+@contextlib.contextmanager
+def no_window() -> Iterator[None]:
+    """Keep SDL, with which many environments draw, from looking for a display where there is none, and complaining."""
+    if has_display():
+        yield
+        return
+    os.environ["SDL_VIDEODRIVER"] = "dummy"
+    try:
+        yield
+    finally:
+        del os.environ["SDL_VIDEODRIVER"]
+
+
 def _captioned(array: NDArray[np.uint8], caption: str) -> Image.Image:
     """The picture in a sensible size, above a line of text."""
     from PIL import Image, ImageDraw, ImageFont
@@ -131,7 +156,7 @@ def _captioned(array: NDArray[np.uint8], caption: str) -> Image.Image:
     elif longer < _SMALLEST:
         factor = -(-_SMALLEST // longer)  # whole pixels stay whole
         picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
-    framed = Image.new("RGB", (max(picture.width, _SMALLEST), picture.height + _CAPTION_HEIGHT), "white")
+    framed = Image.new("RGB", (max(picture.width, _SMALLEST), picture.height + _CAPTION_HEIGHT), _CAPTION_COLOUR)
     framed.paste(picture, ((framed.width - picture.width) // 2, 0))
     ImageDraw.Draw(framed).text(
         (6, picture.height + 3), caption, fill=(60, 60, 60), font=ImageFont.load_default(size=12)

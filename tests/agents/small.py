@@ -1,0 +1,55 @@
+"""Small environments and quick agents that the agent tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from bdpi import BDPI
+
+#: Enough learning to change every parameter, little enough to be quick.
+QUICK: dict[str, Any] = {"n_critics": 3, "fit_steps": 2, "critic_iterations": 3, "batch_size": 16, "buffer_size": 200}
+
+
+class Walk(gym.Env):
+    """Left or right on a line, with any observation space: the action 'right' is rewarded.
+
+    :param space: observations are drawn from it at random
+    :param length: steps to the end of an episode
+    :param truncate: the end is a time limit, not a terminal state
+    """
+
+    def __init__(self, space: spaces.Space | None = None, length: int = 7, truncate: bool = False, start: int = 0):
+        self.observation_space = space or spaces.Box(-1, 1, (3,), np.float32)
+        self.action_space = spaces.Discrete(2, start=start)
+        self.length, self.truncate, self.start = length, truncate, start
+
+    def _observation(self) -> Any:
+        return self.observation_space.sample()
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.time = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action} is not in {self.action_space}"
+        self.time += 1
+        ended = self.time >= self.length
+        reward = float(action - self.start)
+        return self._observation(), reward, ended and not self.truncate, ended and self.truncate, {}
+
+
+def quick_agent(env: Any = None, policy: str = "MlpPolicy", seed: int = 0, **arguments: Any) -> BDPI:
+    """A BDPI agent with the QUICK settings."""
+    return BDPI(policy, Walk() if env is None else env, seed=seed, **{**QUICK, **arguments})
+
+
+def fingerprint(agent: BDPI) -> bytes:
+    """All bits that learning changes."""
+    return b"".join(tensor.numpy().tobytes() for tensor in agent.agent_learner.state_dict().values())

@@ -1,0 +1,160 @@
+"""Bad input gets an error that names the value and the remedy, and nothing collected is lost."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.dqn.policies import DQNPolicy
+
+from bdpi import BDPI, learner
+from small import Walk, fingerprint, quick_agent
+
+
+class Faulty(Walk):
+    """Returns one bad value at a chosen step."""
+
+    def __init__(self, at: int, observation=None, reward=None, executed=None, **arguments):
+        super().__init__(**arguments)
+        self.at, self.observation, self.reward, self.executed, self.count = at, observation, reward, executed, 0
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        self.count += 1
+        if self.count == self.at:
+            observation = observation if self.observation is None else self.observation
+            reward = reward if self.reward is None else self.reward
+            if self.executed is not None:
+                info["executed_action"] = self.executed
+        return observation, reward, terminated, truncated, info
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            {"observation": np.array([0, np.nan, 0], np.float32)},
+            r"observation of environment 0 at step 25 .* nan at index 1",
+        ),
+        (
+            {"observation": np.array([0, 0, np.inf], np.float32)},
+            r"observation of environment 0 at step 25 .* inf at index 2",
+        ),
+        ({"reward": float("nan")}, r"reward of environment 0 at step 25 is not finite: nan"),
+        ({"reward": float("-inf")}, r"reward of environment 0 at step 25 is not finite: -inf"),
+        ({"executed": 2}, r"executed_action.* at step 25 is 2, which is not an action .*0\.\.1"),
+        ({"executed": 0.5}, r"executed_action.* must be one whole number, got 0.5"),
+    ],
+)
+def test_bad_values_from_the_environment(fault, message):
+    agent = quick_agent(Faulty(25, **fault))
+    with pytest.raises(ValueError, match=message):
+        agent.learn(100)
+    assert len(agent.replay_buffer) == 24
+    assert np.isfinite(agent.replay_buffer.transitions().observations).all()
+    agent.learn(20, reset_num_timesteps=False)  # a repaired environment goes on
+    assert len(agent.replay_buffer) == 44
+
+
+def test_a_bad_last_observation_is_noticed_before_the_reset_hides_it():
+    agent = quick_agent(Faulty(7, observation=np.full(3, np.nan, np.float32), length=7))
+    with pytest.raises(ValueError, match="last observation of environment 0 at step 7"):
+        agent.learn(100)
+
+
+def test_the_right_environment_is_named():
+    faulty = iter([False, True, False])
+    env = make_vec_env(lambda: Faulty(5, reward=np.nan) if next(faulty) else Walk(), n_envs=3)
+    with pytest.raises(ValueError, match="reward of environment 1 at step 15"):
+        quick_agent(env).learn(100)
+
+
+def test_a_bad_first_observation():
+    class Broken(Walk):
+        def _observation(self):
+            return np.full(3, np.nan, np.float32)
+
+    with pytest.raises(ValueError, match="first observation of environment 0 at step 0 is not finite"):
+        quick_agent(Broken()).learn(10)
+
+
+def test_a_state_number_outside_its_space():
+    agent = quick_agent(Faulty(9, observation=np.int64(6), space=spaces.Discrete(6)))
+    with pytest.raises(ValueError, match=r"observation of environment 0 at step 9 is 6, outside its space 0\.\.5"):
+        agent.learn(50)
+    assert len(agent.replay_buffer) == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_critics": 0}, "n_critics must be a whole number at least 1, got 0"),
+        ({"n_critics": 2.5}, "n_critics must be a whole number at least 1, got 2.5"),
+        ({"n_critics": 4, "critics_per_step": 5}, "critics_per_step must be a whole number from 1 to 4, got 5"),
+        ({"critic_iterations": 0}, "critic_iterations"),
+        ({"fit_steps": 0}, "fit_steps"),
+        ({"critic_step_size": 0}, "critic_step_size must be a number more than 0 and at most 1, got 0"),
+        ({"critic_step_size": 1.5}, "critic_step_size"),
+        ({"trust_region": -0.1}, "trust_region must be a number more than 0, got -0.1"),
+        ({"trust_region": float("nan")}, "trust_region"),
+        ({"gamma": 1.1}, "gamma must be a number at least 0 and at most 1, got 1.1"),
+        ({"learning_rate": 0}, "learning_rate must be a number more than 0, got 0"),
+        ({"actor_learning_rate": -1}, "actor_learning_rate"),
+        ({"learning_rate": "fast"}, "learning_rate must be a number more than 0, got 'fast'"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"buffer_size": 10, "batch_size": 20}, r"buffer_size must be at least batch_size \(20\), got 10"),
+        ({"train_freq": 0}, "train_freq"),
+        ({"train_freq": (1, "day")}, "unit of train_freq"),
+        ({"gradient_steps": -2}, "gradient_steps"),
+        ({"n_threads": 0}, "n_threads"),
+        ({"learner": "magic"}, 'learner must be "auto", "native" or "torch"'),
+        ({"policy": "LstmPolicy"}, "policy must be one of MlpPolicy, CnnPolicy, MultiInputPolicy"),
+        ({"policy": DQNPolicy}, "subclass of BDPIPolicy"),
+    ],
+)
+def test_hyperparameters_out_of_range(arguments, message):
+    arguments = {"policy": "MlpPolicy", "env": Walk(), **arguments}
+    with pytest.raises(ValueError, match=message):
+        BDPI(**arguments)
+
+
+def test_episodes_cannot_be_counted_in_several_environments():
+    with pytest.raises(ValueError, match="needs a single environment, there are 2"):
+        quick_agent(make_vec_env(Walk, n_envs=2), train_freq=(1, "episode"))
+
+
+def test_continuous_actions_are_told_about_binary_action_search():
+    with pytest.raises(ValueError, match="Binary Action Search"):
+        BDPI("MlpPolicy", "Pendulum-v1")
+
+
+class Unusual(gym.Env):
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.MultiDiscrete([2, 3])
+
+
+def test_other_unsupported_spaces_are_named():
+    with pytest.raises(ValueError, match=r"MultiDiscrete\(\[2 3\]\).*one number"):
+        BDPI("MlpPolicy", Unusual())
+    env = Unusual()
+    env.action_space, env.observation_space = spaces.Discrete(2), spaces.Text(5)
+    with pytest.raises(ValueError, match="observation space Text"):
+        BDPI("MlpPolicy", env)
+
+
+def test_the_native_learner_cannot_be_forced_on_convolutions():
+    env = Walk(spaces.Box(0, 255, (36, 36, 3), np.uint8))
+    with pytest.raises(ValueError, match="multi-layer perceptrons"):
+        BDPI("CnnPolicy", env, learner="native")
+
+
+def test_without_the_compiled_learner_torch_is_used_and_says_what_is_lost(monkeypatch):
+    expected = fingerprint(quick_agent(learner="torch").learn(30))
+    monkeypatch.setattr(learner.native, "_native", None)
+    monkeypatch.setattr(learner.native, "_reason", "no compiler")
+    with pytest.warns(RuntimeWarning, match="about 100 times slower.*C\\+\\+ compiler"):
+        agent = quick_agent()
+    assert agent.learner_name == "torch"
+    assert fingerprint(agent.learn(30)) == expected
+    with pytest.raises(ValueError, match="not available: no compiler"):
+        quick_agent(learner="native")

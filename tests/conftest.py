@@ -1,0 +1,6 @@
+import os
+
+# Two test processes share the cores; learners and PyTorch taking all of them would only make each other wait.
+os.environ.setdefault("BDPI_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

@@ -1,0 +1,157 @@
+"""What only the PyTorch learner can do: convolutions, dictionaries, modules that cannot be batched."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bdpi.learner import Hyperparameters, LearnerState, Transitions
+from bdpi.learner.torch import TorchLearner, flatten_parameters
+from worlds import random_batches
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 3 * 4, 3))
+
+
+class TwoInputs(nn.Module):
+    """Takes a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = nn.Sequential(nn.Conv2d(2, 4, 3, stride=2), nn.ReLU(), nn.Flatten())
+        self.head = nn.Linear(4 * 3 * 4 + 5, 3)
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.head(torch.cat([self.image(inputs["image"]), inputs["vector"]], dim=1))
+
+
+class Branching(nn.Module):
+    """Looks at values to decide what to do, which no batched evaluation can follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(2 * 7 * 9, 3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        scores = self.net(inputs)
+        return scores * 2 if inputs.mean() > 0 else scores
+
+
+def image_transitions(n: int = 60) -> Transitions:
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(2, n, 2, 7, 9)).astype(np.float32)
+    rewards, discounts = rng.normal(size=n).astype(np.float32), rng.choice([0, 0.99], n).astype(np.float32)
+    return Transitions(images[0], rng.integers(0, 3, n), rewards, discounts, images[1])
+
+
+def textbook_epoch(actor, critics, transitions, batches, order, hyper) -> None:
+    """ALGORITHM written with torch.optim and a loop, for any module; ``critics`` is a list of [Q_A, Q_B]."""
+
+    def select(data, batch):
+        return (
+            {key: torch.as_tensor(part[batch]) for key, part in data.items()}
+            if isinstance(data, dict)
+            else torch.as_tensor(data[batch])
+        )
+
+    optimizers = {id(m): torch.optim.Adam(m.parameters(), hyper.learning_rate) for pair in critics for m in pair}
+    actor_optimizer = torch.optim.Adam(actor.parameters(), hyper.actor_learning_rate)
+    for number, batch in zip(order, batches, strict=True):
+        states, next_states = select(transitions.observations, batch), select(transitions.next_observations, batch)
+        actions = torch.as_tensor(transitions.actions[batch])
+        rows = torch.arange(len(batch))
+        for _ in range(hyper.critic_iterations):
+            q_a, q_b = critics[number]
+            with torch.no_grad():
+                best = q_a(next_states).argmax(1)
+                value = torch.minimum(q_a(next_states)[rows, best], q_b(next_states)[rows, best])
+                target = q_a(states)
+                goal = (
+                    torch.as_tensor(transitions.rewards[batch]) + torch.as_tensor(transitions.discounts[batch]) * value
+                )
+                target[rows, actions] += hyper.critic_step_size * (goal - target[rows, actions])
+            for _ in range(hyper.fit_steps):
+                optimizers[id(q_a)].zero_grad()
+                nn.functional.mse_loss(q_a(states), target).backward()
+                optimizers[id(q_a)].step()
+            critics[number] = [q_b, q_a]
+        with torch.no_grad():
+            rate = 1 - np.exp(-hyper.trust_region)
+            y = (1 - rate) * actor(states).softmax(1) + rate * nn.functional.one_hot(target.argmax(1), 3)
+        for _ in range(hyper.fit_steps):
+            actor_optimizer.zero_grad()
+            nn.functional.mse_loss(actor(states).softmax(1), y).backward()
+            actor_optimizer.step()
+
+
+def compare_with_textbook(make_module, transitions) -> TorchLearner:
+    torch.manual_seed(1)
+    actor, critics = make_module(), [[make_module(), make_module()] for _ in range(3)]
+    state = LearnerState.fresh(
+        flatten_parameters(actor), np.array([[flatten_parameters(m) for m in pair] for pair in critics])
+    )
+    learner = TorchLearner(make_module(), make_module(), state)
+    hyper = Hyperparameters(critic_iterations=3, fit_steps=3, learning_rate=1e-3, actor_learning_rate=2e-3)
+    batches, order = random_batches(3, 3, 16, n=60)
+    learner.epoch(transitions, batches, order, hyper)
+    originals = [list(pair) for pair in critics]
+    textbook_epoch(actor, critics, transitions, batches, order, hyper)
+    result = learner.state_dict()
+    np.testing.assert_allclose(result["actor.parameters"], flatten_parameters(actor), atol=1e-5)
+    for number, pair in enumerate(originals):
+        for role, module in enumerate(pair):
+            np.testing.assert_allclose(
+                result["critics.parameters"][number, role], flatten_parameters(module), atol=1e-5
+            )
+    assert result["active"].tolist() == [1, 1, 1]
+    return learner
+
+
+def test_convolutions_are_trained_as_the_textbook_says():
+    learner = compare_with_textbook(convolutions, image_transitions())
+    assert learner._critic_network.can_be_mapped
+
+
+def test_dictionaries_are_trained_as_the_textbook_says():
+    images = image_transitions()
+    rng = np.random.default_rng(1)
+
+    def with_vector(array):
+        return {"image": array, "vector": rng.normal(size=(len(array), 5)).astype(np.float32)}
+
+    transitions = Transitions(
+        with_vector(images.observations),
+        images.actions,
+        images.rewards,
+        images.discounts,
+        with_vector(images.next_observations),
+    )
+    learner = compare_with_textbook(TwoInputs, transitions)
+    assert learner.policy({key: part[:4] for key, part in transitions.observations.items()}).shape == (4, 3)
+
+
+def test_modules_that_cannot_be_batched_are_looped_over():
+    learner = compare_with_textbook(Branching, image_transitions())
+    assert learner._critic_network.can_be_mapped is False
+
+
+def test_a_network_without_parameters_is_refused():
+    state = LearnerState.fresh(np.zeros(0), np.zeros((1, 2, 0)))
+    with pytest.raises(ValueError, match="without parameters"):
+        TorchLearner(nn.Identity(), nn.Identity(), state)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_cuda_equals_cpu():
+    torch.manual_seed(0)
+    modules = [convolutions() for _ in range(5)]
+    critics = np.array([[flatten_parameters(m) for m in modules[i : i + 2]] for i in (1, 3)])
+    state = LearnerState.fresh(flatten_parameters(modules[0]), critics)
+    batches, order = random_batches(2, 2, 16, n=60)
+    results = []
+    for device in ("cpu", "cuda"):
+        learner = TorchLearner(convolutions(), convolutions(), state, device)
+        learner.epoch(image_transitions(), batches, order, Hyperparameters(fit_steps=2))
+        results.append(learner.state_dict()["critics.parameters"])
+    np.testing.assert_allclose(results[0], results[1], atol=1e-4)

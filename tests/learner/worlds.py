@@ -1,0 +1,88 @@
+"""Random networks, transitions and batches that all learner tests share."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import numpy as np
+import torch
+from torch import nn
+
+from bdpi.learner import LearnerState, Transitions
+from bdpi.learner.native import NativeLearner
+from bdpi.learner.torch import TorchLearner, flatten_parameters
+
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
+
+
+def perceptron(sizes: list[int], activation: str = "tanh") -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for n_in, n_out in itertools.pairwise(sizes[:-1]):
+        layers += [nn.Linear(n_in, n_out), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+
+
+def random_state(actor_sizes: list[int], critic_sizes: list[int], n_critics: int, seed: int = 0) -> LearnerState:
+    torch.manual_seed(seed)
+    critics = [[flatten_parameters(perceptron(critic_sizes)) for _ in range(2)] for _ in range(n_critics)]
+    return LearnerState.fresh(flatten_parameters(perceptron(actor_sizes)), np.array(critics))
+
+
+def random_transitions(
+    n_inputs: int, n_actions: int, one_hot: bool, n: int = 500, seed: int = 0, discount: float | None = None
+) -> Transitions:
+    """``discount`` None mixes terminal transitions, gamma, and other discounts."""
+    rng = np.random.default_rng(seed)
+
+    def observations() -> np.ndarray:
+        if one_hot:
+            return rng.integers(0, n_inputs, n)
+        return rng.normal(size=(n, n_inputs)).astype(np.float32)
+
+    discounts = rng.choice([0.0, 0.99, 0.5, 1.0], n) if discount is None else np.full(n, discount)
+    return Transitions(
+        observations(),
+        rng.integers(0, n_actions, n),
+        rng.normal(size=n).astype(np.float32),
+        discounts.astype(np.float32),
+        observations(),
+    )
+
+
+def random_batches(n_critics: int, n_trained: int, batch_size: int, n: int = 500, seed: int = 0):
+    rng = np.random.default_rng(seed + 1)
+    return rng.integers(0, n, (n_trained, batch_size)), rng.permutation(n_critics)[:n_trained]
+
+
+def both_learners(
+    actor_sizes: list[int],
+    critic_sizes: list[int],
+    n_critics: int,
+    activation: str = "tanh",
+    one_hot: bool = False,
+    seed: int = 0,
+    **native_arguments,
+) -> tuple[TorchLearner, NativeLearner]:
+    """A PyTorch and a native learner with the same parameters."""
+    state = random_state(actor_sizes, critic_sizes, n_critics, seed)
+
+    def preprocess(tensor: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot(tensor, critic_sizes[0]).float() if one_hot else tensor.float()
+
+    reference = TorchLearner(
+        perceptron(actor_sizes, activation), perceptron(critic_sizes, activation), state, preprocess=preprocess
+    )
+    native = NativeLearner(
+        actor_sizes, critic_sizes, copy.deepcopy(state), activation=activation, one_hot=one_hot, **native_arguments
+    )
+    return reference, native
+
+
+def assert_same_state(first, second, tolerance: float = 1e-4) -> None:
+    """All arrays agree within ``tolerance``, relative to the largest entry of the array."""
+    ours, theirs = first.state_dict(), second.state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        difference, scale = np.abs(array - theirs[name]).max(), np.abs(array).max()
+        assert difference <= tolerance * max(scale, 1e-12), f"{name}: {difference} of {scale}"

@@ -1,0 +1,98 @@
+"""Environments that misbehave, for `bdpi train odd_worlds:…`."""
+
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+class Counting(gym.Env[Any, Any]):
+    """Observes the number of steps; an episode has five of them, each rewarded with 1. It cannot be drawn."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.total = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.total += 1
+        self.steps += 1
+        return self._observe(), 1.0, self.steps == 5, False, {}
+
+    def _observe(self) -> Any:
+        return np.array([self.steps], np.float32)
+
+
+class NotANumber(Counting):
+    """In the fourth episode, a sensor breaks."""
+
+    def _observe(self) -> Any:
+        return np.array([np.nan if self.total == 18 else self.steps], np.float32)
+
+
+class LastRewardNotANumber(Counting):
+    """The reward that ends the fourth episode is no number, and Monitor has already written it down."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, float("nan") if self.total == 20 else reward, terminated, truncated, info
+
+
+class Endless(Counting):
+    """The first episode does not end, and steps take a while."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.01)
+        return self._observe(), 0.0, False, False, {}
+
+
+class Stuck(Counting):
+    """The first step never returns."""
+
+    def step(self, action: Any) -> Any:
+        while True:
+            time.sleep(60)
+
+
+class Broken(Counting):
+    """Cannot be made."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        raise KeyError("the robot\ndoes not answer")
+
+
+class Continuous(Counting):
+    """Has actions that BDPI cannot choose from."""
+
+    action_space = gym.spaces.Box(-1.0, 1.0, (2,))
+
+
+class Pictures(Counting):
+    """The number of steps as a grey picture."""
+
+    observation_space = gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)
+
+    def _observe(self) -> Any:
+        return np.full((36, 36, 1), 40 * self.steps, np.uint8)
+
+
+class Several(Counting):
+    """The number of steps and its parity."""
+
+    observation_space = gym.spaces.Dict({"count": Counting.observation_space, "odd": gym.spaces.Discrete(2)})
+
+    def _observe(self) -> Any:
+        return {"count": np.array([self.steps], np.float32), "odd": self.steps % 2}
+
+
+for world in (Counting, NotANumber, LastRewardNotANumber, Endless, Stuck, Broken, Continuous, Pictures, Several):
+    if f"{world.__name__}-v0" not in gym.registry:
+        gym.register(f"{world.__name__}-v0", entry_point=world)

@@ -1,0 +1,66 @@
+"""``--set name=value``."""
+
+import pytest
+
+from bdpi.agents import BDPI
+from bdpi.runs.errors import RunError
+from bdpi.runs.settings import parse_settings
+
+
+def test_values_are_python_literals_or_text() -> None:
+    hyperparameters, policy_kwargs = parse_settings(
+        ["n_critics=8", "learning_rate=1e-3", "critics_per_step=none", "train_freq=(2,'episode')", "device=cpu"], BDPI
+    )
+    assert hyperparameters == {
+        "n_critics": 8,
+        "learning_rate": 1e-3,
+        "critics_per_step": None,
+        "train_freq": (2, "episode"),
+        "device": "cpu",
+    }
+    assert policy_kwargs == {}
+
+
+def test_network_settings_go_to_the_policy() -> None:
+    assert parse_settings(["net_arch=[64,64]", "activation_fn=relu"], BDPI) == (
+        {},
+        {"net_arch": [64, 64], "activation_fn": "relu"},
+    )
+    assert parse_settings(["net_arch={'pi':[32],'qf':[64]}"], BDPI)[1] == {"net_arch": {"pi": [32], "qf": [64]}}
+
+
+def test_whole_numbers_may_be_written_as_floats() -> None:
+    value = parse_settings(["buffer_size=1e5"], BDPI)[0]["buffer_size"]
+    assert value == 100_000
+    assert isinstance(value, int)
+
+
+def test_spaces_around_the_equals_sign_do_no_harm() -> None:
+    assert parse_settings(["n_critics = 8"], BDPI)[0] == {"n_critics": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("n_critics", "name=value"),
+        ("=8", "name=value"),
+        ("n_critics=", "name=value"),
+        ("n_critic=8", "did you mean n_critics"),
+        ("bogus=8", "Valid names: learning_rate, buffer_size"),
+        ("seed=8", "use --seed"),
+        ("verbose=1", "knows no 'verbose'"),
+        ("_init_setup_model=False", "knows no"),
+        ("n_critics=eight", "must be a number (its default is 16)"),
+        ("critics_per_step=eight", "must be a number"),
+        ("n_critics=True", "must be a number"),
+        ("net_arch=64", "list of layer sizes"),
+        ("net_arch=[0]", "list of layer sizes"),
+        ("net_arch={'pi':[32]}", "list of layer sizes"),
+        ("activation_fn=gelu", "tanh or relu"),
+    ],
+)
+def test_wrong_settings_are_explained_in_one_line(text: str, says: str) -> None:
+    with pytest.raises(RunError) as error:
+        parse_settings([text], BDPI)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)

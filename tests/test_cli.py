@@ -1,0 +1,455 @@
+"""The command ``bdpi``, as people use it."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from stable_baselines3.common.monitor import load_results
+from typer.testing import CliRunner, Result
+
+import bdpi
+from bdpi.cli import app
+
+ODD_WORLDS = str(Path(__file__).parent / "runs")
+QUICK = ["--set", "n_critics=2", "--set", "fit_steps=2", "--set", "batch_size=16"]
+FILES = {"config.json", "monitor.csv", "agent.zip", "replay.npz", "curve.png"}
+
+
+def bdpi_command(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments])
+
+
+def trained(folder: Path, *arguments: str) -> Result:
+    result = bdpi_command("train", *arguments, *QUICK, "--out", str(folder))
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def config_of(folder: Path) -> dict[str, object]:
+    config = json.loads((folder / "config.json").read_text())
+    assert isinstance(config, dict)
+    return config
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    folder = tmp_path_factory.mktemp("lake") / "run"
+    return folder, trained(folder, "FrozenLake-v1", "--episodes", "30", "--seed", "5")
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ODD_WORLDS)
+
+
+# -- a run that ends well
+
+
+def test_the_run_folder_holds_everything(lake: tuple[Path, Result]) -> None:
+    folder, _ = lake
+    assert {file.name for file in folder.iterdir()} == FILES | {"policy.gif"}
+    config = config_of(folder)
+    assert config["environment"] == "FrozenLake-v1"
+    assert (config["agent"], config["seed"], config["episodes"], config["steps"]) == ("bdpi", 5, 30, None)
+    assert config["hyperparameters"] == {"n_critics": 2, "fit_steps": 2, "batch_size": 16}
+    assert config["status"] == "finished"
+    assert {"python", "bdpi", "numpy", "torch", "gymnasium", "stable-baselines3"} <= set(config["versions"])  # type: ignore[call-overload]
+    for name in ("started", "finished", "platform", "command", "result", "learner", "defaults"):
+        assert config[name]
+
+
+def test_the_episodes_are_exactly_as_many_as_were_asked_for(lake: tuple[Path, Result]) -> None:
+    results = load_results(str(lake[0]))
+    assert len(results) == 30
+    assert results["l"].sum() == config_of(lake[0])["result"]["steps"]  # type: ignore[index]
+
+
+def test_the_pictures_are_pictures(lake: tuple[Path, Result]) -> None:
+    with Image.open(lake[0] / "curve.png") as curve:
+        curve.verify()
+    with Image.open(lake[0] / "policy.gif") as film:
+        assert 1 < film.n_frames <= 210
+        for frame in range(film.n_frames):
+            film.seek(frame)
+            film.load()
+        assert 200 < film.width < 600
+
+
+def test_the_agent_and_its_experience_can_be_loaded(lake: tuple[Path, Result]) -> None:
+    agent = bdpi.BDPI.load(lake[0] / "agent.zip", env=None)
+    assert agent.n_critics == 2
+    assert agent.num_timesteps == load_results(str(lake[0]))["l"].sum()
+
+
+def test_the_result_and_the_way_to_everything_are_printed(lake: tuple[Path, Result]) -> None:
+    folder, result = lake
+    assert "Finished: 30 episodes" in result.stdout
+    assert "Mean return of the last 30 episodes: 0." in result.stdout
+    assert "ms per step" in result.stdout
+    for name in ("curve.png", "policy.gif", "agent.zip"):
+        assert str(folder / name) in result.stdout
+    assert f"bdpi play {folder}" in result.stdout
+    assert result.stderr == ""
+
+
+def test_steps_instead_of_episodes(tmp_path: Path) -> None:
+    result = trained(tmp_path / "run", "CartPole-v1", "--steps", "123")
+    assert "123 steps" in result.stdout
+    assert config_of(tmp_path / "run")["result"]["steps"] == 123  # type: ignore[index]
+
+
+def test_the_default_folder_is_named_after_the_run(tmp_path: Path) -> None:
+    result = bdpi_command("train", "CartPole-v1", "--episodes", "2", "--seed", "7", *QUICK)
+    assert result.exit_code == 0
+    (folder,) = (tmp_path / "runs" / "CartPole-v1").iterdir()
+    assert re.fullmatch(r"bdpi-seed7-\d{8}-\d{6}", folder.name)
+
+
+def test_network_settings_reach_the_agent(tmp_path: Path) -> None:
+    trained(
+        tmp_path / "run", "CartPole-v1", "--episodes", "2", "--set", "net_arch=[8,8]", "--set", "activation_fn=relu"
+    )
+    agent = bdpi.BDPI.load(tmp_path / "run" / "agent.zip")
+    assert agent.policy_kwargs["net_arch"] == [8, 8]
+    assert agent.policy_kwargs["activation_fn"].__name__ == "ReLU"
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
+    trained(tmp_path / "run", "CartPole-v1", "--episodes", "2")
+    result = bdpi_command("train", "--resume", str(tmp_path / "run"), "--episodes", "5")
+    assert result.exit_code == 0, result.output
+    assert len(load_results(str(tmp_path / "run"))) == 5
+
+
+# -- bad input: one line, status 2, nothing left behind
+
+
+def refused(result: Result, says: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("\n") == 1
+    assert says in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["CartPol-v1"], "did you mean CartPole-v1"),
+        (["cartpole-v1"], "did you mean CartPole-v1"),
+        (["LunarLander-v2"], "did you mean LunarLander-v3"),
+        (["Qwertyuiop-v0"], "unknown environment 'Qwertyuiop-v0'"),
+        (["not an id!"], "unknown environment"),
+        ([""], "unknown environment"),
+        (["no_such_module:Env-v0"], "No module named 'no_such_module'"),
+        (["odd_worlds:Bogus-v0"], "unknown environment"),
+        (["odd_worlds:Broken-v0"], "the robot"),
+        (["odd_worlds:Continuous-v0"], "Binary Action Search"),
+        (["Blackjack-v1"], "not supported"),
+        (["CartPole-v1", "--agent", "alphago"], "unknown agent 'alphago': choose from bdpi"),
+        (["CartPole-v1", "--episodes", "0"], "--episodes"),
+        (["CartPole-v1", "--episodes", "many"], "--episodes"),
+        (["CartPole-v1", "--steps", "-5"], "--steps"),
+        (["CartPole-v1", "--episodes", "5", "--steps", "5"], "exclude each other"),
+        (["CartPole-v1", "--seed", "-1"], "--seed"),
+        (["CartPole-v1", "--set", "n_critic=2"], "did you mean n_critics"),
+        (["CartPole-v1", "--set", "n_critics=0"], "n_critics"),
+        (["CartPole-v1", "--set", "n_critics=two"], "n_critics"),
+        (["CartPole-v1", "--set", "gamma=2"], "gamma"),
+        (["CartPole-v1", "--set", "n_critics"], "name=value"),
+        (["CartPole-v1", "--set", "learner=abacus"], "learner"),
+        (["CartPole-v1", "--set", "device=abacus"], "abacus"),
+        (["CartPole-v1", "--set", "buffer_size=1e15"], "allocate"),
+        (["CartPole-v1", "--bogus"], "--bogus"),
+        ([], "which environment?"),
+        (["--resume", "nowhere"], "there is no run folder nowhere"),
+        (["--resume", "."], "not the folder of a run"),
+        (["CartPole-v1", "--resume", "."], "leave ENV_ID out"),
+        (["--resume", ".", "--seed", "0"], "leave --seed out"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(arguments: list[str], says: str, tmp_path: Path) -> None:
+    refused(bdpi_command("train", *arguments), says)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mujoco") is not None, reason="MuJoCo is installed: nothing is missing")
+def test_what_an_environment_needs_is_named() -> None:
+    refused(bdpi_command("train", "HalfCheetah-v5"), "mujoco")
+
+
+def test_unknown_commands_are_refused() -> None:
+    refused(bdpi_command("trian"), "trian")
+
+
+def test_a_folder_that_holds_a_run_is_refused(lake: tuple[Path, Result]) -> None:
+    before = (lake[0] / "config.json").read_text()
+    refused(bdpi_command("train", "CartPole-v1", "--out", str(lake[0])), "already holds a run")
+    assert (lake[0] / "config.json").read_text() == before
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused(bdpi_command("train", "CartPole-v1", "--out", str(tmp_path / "file")), "in the way")
+    refused(bdpi_command("train", "CartPole-v1", "--out", str(tmp_path / "file" / "run")), "in the way")
+
+
+def test_resuming_what_is_finished_is_refused(lake: tuple[Path, Result]) -> None:
+    refused(bdpi_command("train", "--resume", str(lake[0])), "already has its 30 episodes")
+    refused(bdpi_command("train", "--resume", str(lake[0]), "--episodes", "30"), "already has its 30 episodes")
+
+
+@pytest.mark.parametrize("name", ["config.json", "monitor.csv", "agent.zip", "replay.npz"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "foreign"])
+def test_damaged_runs_are_refused(tmp_path: Path, lake: tuple[Path, Result], name: str, damage: str) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for file in lake[0].iterdir():
+        (run / file.name).write_bytes(file.read_bytes())
+    content = (run / name).read_bytes()
+    if damage == "missing":
+        (run / name).unlink()
+    elif damage == "cut":
+        (run / name).write_bytes(content[: len(content) // 2])
+    else:
+        (run / name).write_bytes(b"PK\x03\x04 something else")
+    refused(
+        bdpi_command("train", "--resume", str(run), "--episodes", "40"),
+        "config.json" if name == "config.json" else name,
+    )
+    if name in ("config.json", "agent.zip"):
+        refused(bdpi_command("play", str(run)), name)
+
+
+# -- real processes: signals, pipes, terminals
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [ODD_WORLDS, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **more}
+
+
+@contextlib.contextmanager
+def started(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bdpi.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_until(process: "subprocess.Popen[str]", pattern: str) -> str:
+    assert process.stdout is not None
+    text = ""
+    for line in process.stdout:
+        text += line
+        if re.search(pattern, line):
+            return text
+    raise AssertionError(f"{pattern!r} never came: {text}")
+
+
+def test_ctrl_c_saves_everything_and_the_printed_command_goes_on(tmp_path: Path) -> None:
+    run = tmp_path / "my run"
+    with started("train", "CartPole-v1", "--episodes", "150", *QUICK, "--out", str(run)) as process:
+        read_until(process, "^BDPI on CartPole-v1")
+        deadline = time.monotonic() + 30
+        while (run / "monitor.csv").read_text().count("\n") < 12 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors == ""
+    assert {file.name for file in run.iterdir()} == FILES
+    assert config_of(run)["status"] == "interrupted"
+    n_episodes = len(load_results(str(run)))
+    assert 10 <= n_episodes < 150
+
+    (command,) = re.findall(r"^Go on: +bdpi (.*)$", output, re.MULTILINE)
+    result = bdpi_command(*shlex.split(command))
+    assert result.exit_code == 0, result.output
+    results = load_results(str(run))
+    assert len(results) == 150
+    assert results["t"].is_monotonic_increasing
+    assert config_of(run)["status"] == "finished"
+    assert {file.name for file in run.iterdir()} == FILES | {"policy.gif"}
+
+
+def test_progress_is_shown_in_a_long_first_episode_and_sigterm_saves(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with started("train", "odd_worlds:Endless-v0", *QUICK, "--out", str(run)) as process:
+        output = read_until(process, "^BDPI on")
+        before = time.monotonic()
+        output += read_until(process, r"^episode 1/300 .* steps \d+")
+        assert time.monotonic() - before < 6.0
+        process.send_signal(signal.SIGTERM)
+        rest, errors = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert errors == ""
+    assert re.search(r"no curve: no episode has ended", rest)
+    assert f"Go on:     bdpi train --resume {run}" in rest
+    assert all(character.isprintable() or character == "\n" for character in output + rest)
+    assert {file.name for file in run.iterdir()} == FILES - {"curve.png"}
+
+
+def test_a_second_ctrl_c_exits_at_once(tmp_path: Path) -> None:
+    with started("train", "odd_worlds:Stuck-v0", *QUICK, "--out", str(tmp_path / "run")) as process:
+        read_until(process, "^BDPI on")
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert process.poll() is None  # it waits for the step
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=5)
+    assert process.returncode == 130
+
+
+def test_a_reader_that_leaves_does_not_end_training(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with started("train", "CartPole-v1", "--episodes", "30", *QUICK, "--out", str(run)) as process:
+        read_until(process, "^BDPI on")
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(timeout=30) == 0
+    assert config_of(run)["status"] == "finished"
+
+
+def test_an_environment_that_breaks_keeps_everything(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = bdpi_command("train", "odd_worlds:NotANumber-v0", *QUICK, "--out", str(run))
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "step 18" in result.stderr
+    assert "nan" in result.stderr
+    assert "Traceback" not in result.output
+    assert "Traceback" in (run / "error.txt").read_text()
+    assert {file.name for file in run.iterdir()} == FILES | {"error.txt"}
+    assert config_of(run)["status"] == "failed"
+    assert len(load_results(str(run))) == 3
+    assert f"bdpi train --resume {run}" in result.stdout
+
+
+def test_the_live_view_runs_on_a_real_terminal(tmp_path: Path) -> None:
+    here, there = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bdpi.cli", "train", "CartPole-v1", "--episodes", "20", *QUICK, "--out", "run"],
+        stdin=there,
+        stdout=there,
+        stderr=there,
+        cwd=tmp_path,
+        env=environment(TERM="xterm-256color", COLUMNS="100", LINES="40"),
+    )
+    os.close(there)
+    output = b""
+    with contextlib.suppress(OSError):  # Linux says "I/O error" where the other side has closed
+        while select.select([here], [], [], 60)[0]:
+            chunk = os.read(here, 65536)
+            if not chunk:
+                break
+            output += chunk
+    os.close(here)
+    assert process.wait(timeout=60) == 0
+    text = output.decode()
+    assert "\x1b[?25l" in text  # drawn in place, the cursor hidden
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "episode 20/20" in text
+    assert "Finished: 20 episodes" in text
+    assert any("\u2801" <= character <= "\u28ff" for character in text)
+
+
+def test_help_is_fast_because_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from bdpi.cli import app\n"
+        "result = CliRunner().invoke(app, ['train', '--help']); assert result.exit_code == 0\n"
+        "print([name for name in ('torch', 'stable_baselines3', 'matplotlib', 'pandas') if name in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    assert output.stdout.strip() == "[]"
+
+
+# -- play, doctor, help
+
+
+def test_play_prints_the_returns(lake: tuple[Path, Result]) -> None:
+    for run in (lake[0], lake[0] / "agent.zip"):
+        result = bdpi_command("play", str(run), "--episodes", "4", "--no-watch")
+        assert result.exit_code == 0, result.output
+        assert re.search(r"Return over 4 episodes: mean \S+, min \S+, max \S+", result.stdout)
+
+
+def test_play_records_a_film(lake: tuple[Path, Result], tmp_path: Path) -> None:
+    film = tmp_path / "films" / "lake.gif"
+    result = bdpi_command("play", str(lake[0]), "--episodes", "2", "--record", str(film), "--stochastic", "--seed", "9")
+    assert result.exit_code == 0, result.output
+    with Image.open(film) as gif:
+        assert gif.n_frames > 1
+
+
+def test_play_opens_a_window(lake: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    result = bdpi_command("play", str(lake[0]), "--episodes", "1", "--watch")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there is always a display")
+def test_watching_needs_a_display(lake: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    refused(bdpi_command("play", str(lake[0]), "--watch"), "no display")
+    assert bdpi_command("play", str(lake[0]), "--episodes", "1").exit_code == 0
+
+
+def test_what_cannot_be_played_is_refused(lake: tuple[Path, Result], tmp_path: Path) -> None:
+    refused(bdpi_command("play"), "RUN")
+    refused(bdpi_command("play", "nowhere"), "there is no run folder nowhere")
+    refused(bdpi_command("play", str(tmp_path)), "not the folder of a run")
+    refused(bdpi_command("play", str(lake[0]), "--record", "film.mp4"), ".gif")
+    refused(bdpi_command("play", str(lake[0]), "--episodes", "0"), "--episodes")
+    refused(bdpi_command("play", str(lake[0]), "--watch", "--record", "film.gif"), "--watch or --record")
+    (tmp_path / "file").touch()
+    refused(bdpi_command("play", str(lake[0]), "--record", "file/film.gif"), "cannot be written")
+    trained(tmp_path / "run", "odd_worlds:Counting-v0", "--episodes", "1")
+    refused(bdpi_command("play", str(tmp_path / "run"), "--record", "film.gif"), "cannot be drawn")
+
+
+def test_the_doctor_knows_the_installation() -> None:
+    result = bdpi_command("doctor")
+    assert result.exit_code == 0, result.output
+    for part in ("python", "torch", "gymnasium", "stable-baselines3", "native learner", "threads", "CUDA"):
+        assert re.search(rf"^{part} ", result.stdout, re.MULTILINE)
+    assert str(Path(bdpi.__file__).parent) in result.stdout
+
+
+def test_the_doctor_survives_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BDPI_NUM_THREADS", "many")
+    result = bdpi_command("doctor")
+    assert result.exit_code == 0
+    assert "BDPI_NUM_THREADS" in result.stdout
+
+
+def test_version_and_help() -> None:
+    assert bdpi_command("--version").stdout == f"bdpi {bdpi.__version__}\n"
+    for arguments in ([], ["--help"], ["train", "--help"], ["play", "-h"], ["doctor", "--help"]):
+        result = bdpi_command(*arguments)
+        assert result.exit_code == 0
+        assert "Usage" in result.stdout
+    assert "bdpi train CartPole-v1 --steps 20000" in bdpi_command("train", "--help").stdout
