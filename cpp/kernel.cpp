@@ -15,6 +15,12 @@
 #ifndef BDPI_KERNEL
 #error "compile with -DBDPI_KERNEL=<instruction set>"
 #endif
+// Loops over a tile have to vanish, or the tile would live in memory and not in registers.
+#if defined(__clang__)
+#define BDPI_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define BDPI_UNROLL _Pragma("GCC unroll 16")
+#endif
 #define BDPI_STRING_(x) #x
 #define BDPI_STRING(x) BDPI_STRING_(x)
 
@@ -79,18 +85,18 @@ inline Vec finish(Vec z) {
 template <int units, int blocks, Epilogue epilogue>
 inline void forward_tile(const float* weights, const float* bias, int n_in, const float* in, float* out, int n) {
     Vec sum[units][blocks];
-    for (int u = 0; u < units; ++u)
-        for (int b = 0; b < blocks; ++b) sum[u][b] = splat(bias[u]);
+    BDPI_UNROLL for (int u = 0; u < units; ++u)
+        BDPI_UNROLL for (int b = 0; b < blocks; ++b) sum[u][b] = splat(bias[u]);
     for (int i = 0; i < n_in; ++i) {
         Vec x[blocks];
-        for (int b = 0; b < blocks; ++b) x[b] = load(in + int64_t{i} * n + b * kLanes);
-        for (int u = 0; u < units; ++u) {
+        BDPI_UNROLL for (int b = 0; b < blocks; ++b) x[b] = load(in + int64_t{i} * n + b * kLanes);
+        BDPI_UNROLL for (int u = 0; u < units; ++u) {
             const Vec w = splat(weights[int64_t{u} * n_in + i]);
-            for (int b = 0; b < blocks; ++b) sum[u][b] += w * x[b];
+            BDPI_UNROLL for (int b = 0; b < blocks; ++b) sum[u][b] += w * x[b];
         }
     }
-    for (int u = 0; u < units; ++u)
-        for (int b = 0; b < blocks; ++b) store(out + int64_t{u} * n + b * kLanes, finish<epilogue>(sum[u][b]));
+    BDPI_UNROLL for (int u = 0; u < units; ++u)
+        BDPI_UNROLL for (int b = 0; b < blocks; ++b) store(out + int64_t{u} * n + b * kLanes, finish<epilogue>(sum[u][b]));
 }
 
 template <int units, Epilogue epilogue>
@@ -108,8 +114,14 @@ void forward_dense(const float* weights, const float* bias, int n_in, int n_out,
     for (; unit + kTileUnits <= n_out; unit += kTileUnits)
         forward_units<kTileUnits, epilogue>(weights + int64_t{unit} * n_in, bias + unit, n_in, in,
                                             out + int64_t{unit} * n, n);
-    for (; unit < n_out; ++unit)
-        forward_units<1, epilogue>(weights + int64_t{unit} * n_in, bias + unit, n_in, in, out + int64_t{unit} * n, n);
+    weights += int64_t{unit} * n_in, bias += unit, out += int64_t{unit} * n;
+    static_assert(kTileUnits == 4);
+    switch (n_out - unit) {
+        case 3: return forward_units<3, epilogue>(weights, bias, n_in, in, out, n);
+        case 2: return forward_units<2, epilogue>(weights, bias, n_in, in, out, n);
+        case 1: return forward_units<1, epilogue>(weights, bias, n_in, in, out, n);
+        default: return;
+    }
 }
 
 // The first layer on one-hot inputs: a weight column is looked up, not multiplied.
@@ -186,15 +198,15 @@ inline void weight_gradient_tile(const float* delta, const float* in, int n, flo
     Vec sum[kLanes] = {};
     for (int row = 0; row < n; row += kLanes) {
         Vec x[n_i];
-        for (int i = 0; i < n_i; ++i) x[i] = load(in + int64_t{i} * n + row);
-        for (int o = 0; o < n_o; ++o) {
+        BDPI_UNROLL for (int i = 0; i < n_i; ++i) x[i] = load(in + int64_t{i} * n + row);
+        BDPI_UNROLL for (int o = 0; o < n_o; ++o) {
             const Vec d = load(delta + int64_t{o} * n + row);
-            for (int i = 0; i < n_i; ++i) sum[o * n_i + i] += d * x[i];
+            BDPI_UNROLL for (int i = 0; i < n_i; ++i) sum[o * n_i + i] += d * x[i];
         }
     }
-    const Vec sums = horizontal_sums(sum);
-    for (int o = 0; o < n_o; ++o)
-        for (int i = 0; i < n_i; ++i) gradient[o * stride + i] = sums[o * n_i + i];
+    const Vec sums = horizontal_sums<n_o * n_i>(sum);
+    BDPI_UNROLL for (int o = 0; o < n_o; ++o)
+        BDPI_UNROLL for (int i = 0; i < n_i; ++i) gradient[o * stride + i] = sums[o * n_i + i];
 }
 
 template <int n_o>
@@ -226,15 +238,26 @@ void weight_gradient(const float* delta, int n_out, const float* in, int n_in, i
     }
 }
 
-// gradient[o] = sum over rows of delta[o][row].
+// gradient[o] = sum over rows of delta[o][row], for up to four units at a time: one chain of additions would wait for
+// itself.
+template <int units>
+inline void bias_gradient_tile(const float* delta, int n, float* gradient) {
+    Vec sum[4] = {};
+    for (int row = 0; row < n; row += kLanes)
+        BDPI_UNROLL for (int o = 0; o < units; ++o) sum[o] += load(delta + int64_t{o} * n + row);
+    const Vec sums = horizontal_sums<units>(sum);
+    BDPI_UNROLL for (int o = 0; o < units; ++o) gradient[o] = sums[o];
+}
+
 void bias_gradient(const float* delta, int n_out, int n, float* gradient) {
-    for (int first = 0; first < n_out; first += kLanes) {
-        const int count = n_out - first < kLanes ? n_out - first : kLanes;
-        Vec sum[kLanes] = {};
-        for (int o = 0; o < count; ++o)
-            for (int row = 0; row < n; row += kLanes) sum[o] += load(delta + int64_t{first + o} * n + row);
-        const Vec sums = horizontal_sums(sum);
-        for (int o = 0; o < count; ++o) gradient[first + o] = sums[o];
+    int o = 0;
+    for (; o + 4 <= n_out; o += 4) bias_gradient_tile<4>(delta + int64_t{o} * n, n, gradient + o);
+    const float* rest = delta + int64_t{o} * n;
+    switch (n_out - o) {
+        case 3: return bias_gradient_tile<3>(rest, n, gradient + o);
+        case 2: return bias_gradient_tile<2>(rest, n, gradient + o);
+        case 1: return bias_gradient_tile<1>(rest, n, gradient + o);
+        default: return;
     }
 }
 
@@ -272,14 +295,14 @@ inline void backward_tile(const float* weights, int n_in, int n_out, const float
     Vec sum[units][blocks] = {};
     for (int o = 0; o < n_out; ++o) {
         Vec d[blocks];
-        for (int b = 0; b < blocks; ++b) d[b] = load(delta + int64_t{o} * n + b * kLanes);
-        for (int u = 0; u < units; ++u) {
+        BDPI_UNROLL for (int b = 0; b < blocks; ++b) d[b] = load(delta + int64_t{o} * n + b * kLanes);
+        BDPI_UNROLL for (int u = 0; u < units; ++u) {
             const Vec w = splat(weights[int64_t{o} * n_in + u]);
-            for (int b = 0; b < blocks; ++b) sum[u][b] += w * d[b];
+            BDPI_UNROLL for (int b = 0; b < blocks; ++b) sum[u][b] += w * d[b];
         }
     }
-    for (int u = 0; u < units; ++u) {
-        for (int b = 0; b < blocks; ++b) {
+    BDPI_UNROLL for (int u = 0; u < units; ++u) {
+        BDPI_UNROLL for (int b = 0; b < blocks; ++b) {
             float* cell = hidden + int64_t{u} * n + b * kLanes;
             const Vec h = load(cell);
             if constexpr (activation == Activation::tanh) {

@@ -18,8 +18,21 @@ typedef float VecUnaligned __attribute__((vector_size(kLanes * 4), aligned(4), m
 inline Vec load(const float* p) { return *reinterpret_cast<const VecUnaligned*>(p); }
 inline void store(float* p, Vec v) { *reinterpret_cast<VecUnaligned*>(p) = v; }
 inline Vec splat(float x) { return x - Vec{}; }
+
+// A compiler may not turn a comparison into the one instruction for it, because of NaN and signed zeros.
+#if defined(__AVX512F__)
+inline Vec max(Vec a, Vec b) { return (Vec)_mm512_maskz_max_ps(0xFFFF, (__m512)a, (__m512)b); }
+inline Vec min(Vec a, Vec b) { return (Vec)_mm512_maskz_min_ps(0xFFFF, (__m512)a, (__m512)b); }
+#elif defined(__AVX2__) && defined(__FMA__)
+inline Vec max(Vec a, Vec b) { return (Vec)_mm256_max_ps((__m256)a, (__m256)b); }
+inline Vec min(Vec a, Vec b) { return (Vec)_mm256_min_ps((__m256)a, (__m256)b); }
+#elif defined(__SSE2__)
+inline Vec max(Vec a, Vec b) { return (Vec)_mm_max_ps((__m128)a, (__m128)b); }
+inline Vec min(Vec a, Vec b) { return (Vec)_mm_min_ps((__m128)a, (__m128)b); }
+#else
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
 inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
+#endif
 
 // 1/x and 1/sqrt(x): the hardware's estimate and one Newton step, within 2 units in the last place of float32 on
 // AVX-512, 4 on AVX2. A true division costs as much as ten multiply-adds.
@@ -81,7 +94,7 @@ inline Vec exponential(Vec x) {
     return p * (Vec)exponent;
 }
 
-// sums[i] = sum of the lanes of v[i]: kLanes horizontal sums for the price of a few.
+// Horizontal sums of up to kLanes vectors at once, for the price of a few.
 //
 // A vector holds groups of `width` lanes that still have to be summed (one group at first). Two vectors become one
 // with twice as many groups of half the width: first halves of all groups plus second halves of all groups.
@@ -100,12 +113,27 @@ inline Vec fold(Vec x, Vec y, std::integer_sequence<int, lane...>) {
 #endif
 }
 // `count` vectors become one vector of `count` groups.
-template <int count = kLanes>
-inline Vec horizontal_sums(const Vec* v) {
+template <int count>
+inline Vec gather_groups(const Vec* v) {
     if constexpr (count == 1) {
         return v[0];
     } else {
-        return fold<2 * kLanes / count>(horizontal_sums<count / 2>(v), horizontal_sums<count / 2>(v + count / 2),
+        return fold<2 * kLanes / count>(gather_groups<count / 2>(v), gather_groups<count / 2>(v + count / 2),
                                         std::make_integer_sequence<int, kLanes>{});
     }
+}
+template <int width>
+inline Vec finish_groups(Vec x) {
+    if constexpr (width == 1) {
+        return x;
+    } else {
+        return finish_groups<width / 2>(fold<width>(x, x, std::make_integer_sequence<int, kLanes>{}));
+    }
+}
+// Lanes 0 .. count-1 of the result are the sums of v[0 .. count-1]; `v` is read up to the next power of two.
+template <int count>
+inline Vec horizontal_sums(const Vec* v) {
+    constexpr int groups = count > 8 ? 16 : count > 4 ? 8 : count > 2 ? 4 : count;
+    static_assert(groups <= kLanes);
+    return finish_groups<kLanes / groups>(gather_groups<groups>(v));
 }

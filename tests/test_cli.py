@@ -300,7 +300,7 @@ def test_progress_is_shown_in_a_long_first_episode_and_sigterm_saves(tmp_path: P
         output = read_until(process, "^BDPI on")
         before = time.monotonic()
         output += read_until(process, r"^episode 1/300 .* steps \d+")
-        assert time.monotonic() - before < 6.0
+        assert time.monotonic() - before < 8.0  # every 4 s, on a machine that may be busy
         process.send_signal(signal.SIGTERM)
         rest, errors = process.communicate(timeout=30)
     assert process.returncode == 143
@@ -429,6 +429,8 @@ def test_what_cannot_be_played_is_refused(lake: tuple[Path, Result], tmp_path: P
     refused(bdpi_command("play", str(lake[0]), "--record", "file/film.gif"), "cannot be written")
     trained(tmp_path / "run", "odd_worlds:Counting-v0", "--episodes", "1")
     refused(bdpi_command("play", str(tmp_path / "run"), "--record", "film.gif"), "cannot be drawn")
+    refused(bdpi_command("play", str(tmp_path / "run"), "--watch"), "cannot be drawn")
+    assert bdpi_command("play", str(tmp_path / "run")).exit_code == 0
 
 
 def test_the_doctor_knows_the_installation() -> None:

@@ -242,7 +242,8 @@ def _report(outcome: Outcome) -> None:
     else:
         _say(f"Go on:     bdpi train --resume {run}")
     if outcome.error is not None:
-        _complain(f"{outcome.error} (everything before it is saved; details: {folder.error})")
+        details = f" (all before it is saved; details: {folder.error})" if folder.error.exists() else ""
+        _complain(f"{outcome.error}{details}")
 
 
 @app.command()
@@ -284,10 +285,7 @@ def play(
     from bdpi.runs.play import Episode
     from bdpi.runs.play import play as play_run
     from bdpi.runs.text import number
-    from bdpi.runs.video import has_display
 
-    if watch is None:
-        watch = record is None and has_display()
     n_played = 0
 
     def show(episode: Episode) -> None:
@@ -313,8 +311,9 @@ def doctor() -> None:
     """Show versions, the native learner, the instruction set, threads, CUDA: what a bug report should contain."""
     from bdpi.runs.doctor import findings
 
-    width = max(len(name) for name, _ in findings())
-    for name, value in findings():
+    found = findings()
+    width = max(len(name) for name, _ in found)
+    for name, value in found:
         _say(f"{name:<{width}}  {value}")
 
 

@@ -21,6 +21,17 @@ def test_same_seed_same_bits():
     assert fingerprint(quick_agent(seed=3).learn(80)) != fingerprint(quick_agent(seed=4).learn(80))
 
 
+def test_set_random_seed_starts_all_draws_again():
+    agent = quick_agent()
+    observations = np.zeros((50, 3), np.float32)
+    draws = []
+    for _ in range(2):
+        agent.set_random_seed(7)
+        agent._last_obs = observations
+        draws.append((agent.predict(observations)[0], agent._sample_action(0)[0]))
+    np.testing.assert_array_equal(draws[0], draws[1])
+
+
 @pytest.mark.parametrize("learner", ["native", "torch"])
 def test_evaluation_in_the_middle_of_training_changes_nothing(learner):
     class Evaluate(BaseCallback):

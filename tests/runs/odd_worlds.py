@@ -14,7 +14,7 @@ class Counting(gym.Env[Any, Any]):
     observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, render_mode: str | None = None) -> None:
+    def __init__(self) -> None:
         self.total = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -65,7 +65,7 @@ class Stuck(Counting):
 class Broken(Counting):
     """Cannot be made."""
 
-    def __init__(self, render_mode: str | None = None) -> None:
+    def __init__(self) -> None:
         raise KeyError("the robot\ndoes not answer")
 
 

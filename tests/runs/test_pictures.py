@@ -48,7 +48,8 @@ def test_without_episodes_there_is_no_curve(tmp_path: Path) -> None:
 def film_of(n_steps: int, fps: float = 50.0, size: tuple[int, int] = (400, 600)) -> Film:
     film = Film(max_pictures=60)
     for step in range(n_steps + 1):
-        film.add(np.full((*size, 3), step % 256, np.uint8), step, step == n_steps, f"step {step}", fps)
+        if film.wants(step, step == n_steps, fps):
+            film.add(np.full((*size, 3), step % 256, np.uint8), step, step == n_steps, f"step {step}")
     return film
 
 

@@ -188,6 +188,7 @@ def test_a_run_that_cannot_save_everything_says_so_and_saves_the_rest(tmp_path: 
     assert outcome.status == "failed"
     assert outcome.error is not None
     assert "replay.npz could not be saved" in outcome.error
+    assert outcome.folder.read_config()["status"] == "failed"
     assert outcome.folder.agent.exists()
 
 
@@ -195,7 +196,8 @@ def test_a_run_that_cannot_save_everything_says_so_and_saves_the_rest(tmp_path: 
     ("world", "policy"), [("Counting", "MlpPolicy"), ("Pictures", "CnnPolicy"), ("Several", "MultiInputPolicy")]
 )
 def test_the_network_fits_the_observations_and_the_run_can_be_resumed(tmp_path: Path, world: str, policy: str) -> None:
-    session = prepare(Plan(f"odd_worlds:{world}-v0", episodes=5, hyperparameters=QUICK), tmp_path)
+    quickest = {"n_critics": 1, "critic_iterations": 1, "fit_steps": 1, "batch_size": 8}  # convolutions are slow
+    session = prepare(Plan(f"odd_worlds:{world}-v0", episodes=5, hyperparameters=quickest), tmp_path)
     assert session.config["policy"] == policy
     assert session.run().status == "finished"
     assert prepare_resumption(tmp_path, episodes=7).run().summary.steps == 35

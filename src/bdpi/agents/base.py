@@ -192,10 +192,12 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
             self.policy.generator = np.random.default_rng([self.seed, 1])
 
     def set_random_seed(self, seed: int | None = None) -> None:
-        """Seed networks yet to be made, the environment, and the agent's own generator."""
+        """Seed networks yet to be made, the environment, and the agent's own generators."""
         super().set_random_seed(seed)
-        if seed is not None and self._generator is not None and self.replay_buffer is not None:
+        is_set_up = self._generator is not None and self.replay_buffer is not None
+        if seed is not None and is_set_up:
             self._generator = np.random.default_rng(seed)
+            self.policy.generator = np.random.default_rng([seed, 1])
 
     @property
     def learner_name(self) -> str:

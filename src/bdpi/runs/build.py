@@ -41,7 +41,8 @@ def make_environment(environment: str, render_mode: str | None = None) -> gym.En
 
     bdpi.envs.register()
     try:
-        return gym.make(environment, render_mode=render_mode)
+        # Not every environment has this argument.
+        return gym.make(environment) if render_mode is None else gym.make(environment, render_mode=render_mode)
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv) as error:
         raise RunError(_unknown_environment(environment, error, list(gym.registry))) from None
     except (gym.error.DependencyNotInstalled, ImportError) as error:
@@ -82,7 +83,7 @@ def with_preset(plan: Plan, note: Callable[[str], None]) -> Plan:
         name: value for name, value in PRESETS.get(plan.environment, {}).items() if name not in plan.policy_kwargs
     }
     for name, value in preset.items():
-        note(f"{plan.environment}: {name}={value}, as in the paper (--set {name}=… changes it)")
+        note(f"{plan.environment}: {name}={value}, as in the paper (--set {name}=[64,64] would change it)")
     return replace(plan, policy_kwargs={**preset, **plan.policy_kwargs})
 
 

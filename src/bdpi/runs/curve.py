@@ -30,15 +30,15 @@ def draw_curve(episodes: Episodes, title: str, path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     numbers = range(1, len(episodes) + 1)
-    many = len(episodes) > 150
     axes.plot(
         numbers,
         episodes.returns,
         color=_FAINT,
         linestyle="none",
         marker=".",
-        markersize=2.5 if many else 5,
+        markersize=8 if len(episodes) < 50 else 5 if len(episodes) < 150 else 3,
         alpha=0.75,
+        clip_on=False,
         label="each episode",
     )
     axes.plot(numbers, episodes.averages, color=_STRONG, linewidth=2.2, label="moving average (0.85)")

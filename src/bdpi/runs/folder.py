@@ -104,7 +104,9 @@ class RunFolder:
             raise RunError(f"{self.config} cannot be read: {error.strerror or error}") from None
         except ValueError as error:
             raise RunError(f"{self.config} is damaged: {one_line(error)}") from None
-        if not isinstance(config, dict) or not isinstance(config.get("environment"), str) or "agent" not in config:
+        if not isinstance(config, dict) or not all(
+            isinstance(config.get(key), str) for key in ("environment", "agent")
+        ):
             raise RunError(f"{self.config} was not written by bdpi train: it names no environment and agent")
         return config
 

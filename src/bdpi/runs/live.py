@@ -69,7 +69,7 @@ def facts(progress: Progress, speed: float | None) -> list[tuple[str, str]]:
     ]
     if progress.episodes_wanted is None:
         return [("episodes", str(len(episodes))), *shown]
-    return [*shown, ("steps", str(progress.steps)), ("episode step", str(progress.episode_steps))]
+    return [*shown, ("steps", str(progress.steps))]
 
 
 class PlainView(Observer):
@@ -189,14 +189,15 @@ class TerminalView(Observer):
         return text
 
     def _plot(self, progress: Progress, width: int) -> list[RenderableType]:
-        """The moving average, with its lowest and highest value; as wide as the run has come."""
+        """The moving average, with its lowest and highest value: as wide as the run has come, or a dot an episode."""
         averages = list(progress.episodes.averages)  # a copy: training may add to it at any moment
         if not averages:
             return [Text("The curve begins when the first episode ends.", style="dim")]
         low, high = min(averages), max(averages)
         labels = [number(high), *[""] * (_PLOT_HEIGHT - 2), number(low)]
         margin = max(len(label) for label in labels)
-        columns = max(1, round((width - margin - 2) * progress.fraction))
+        room = max(1, width - margin - 2)
+        columns = max(1, round(room * progress.fraction), min(room, len(averages) // 2))
         lines = braille_plot(averages, columns, _PLOT_HEIGHT)
         return [
             Text(f"{label:>{margin}} ", style="dim", no_wrap=True).append(line, style="not dim blue")

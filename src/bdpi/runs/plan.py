@@ -48,3 +48,5 @@ class Plan:
             return cls(**{name: data[name] for name in cls.__dataclass_fields__})
         except KeyError as missing:
             raise RunError(f"the configuration has no entry {missing}") from None
+        except TypeError as error:
+            raise RunError(f"the configuration is damaged: {error}") from None

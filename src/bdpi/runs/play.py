@@ -33,16 +33,20 @@ def open_agent(folder: RunFolder, render_mode: str | None = None, film: Film | N
     from stable_baselines3.common.monitor import Monitor
 
     config = folder.read_config()
-    environment = make_environment(config["environment"])
-    if render_mode is not None:
-        # Asked first: told to draw what it cannot, Gymnasium only warns, and then nothing is drawn.
-        if not can_draw(environment, render_mode):
-            raise RunError(f"{config['environment']} cannot be drawn: it has no render mode {render_mode!r}")
-        environment.close()
-        environment = make_environment(config["environment"], render_mode)
+    # Asked first: told to draw what it cannot, Gymnasium only warns, and then nothing is drawn.
+    if render_mode is not None and not can_draw(config["environment"], render_mode):
+        raise RunError(f"{config['environment']} cannot be drawn: it has no render mode {render_mode!r}")
+    environment = make_environment(config["environment"], render_mode)
     if film is not None:
         environment = Filmed(environment, film)
     return load_agent(config["agent"], folder.agent, Monitor(environment))
+
+
+def can_draw(environment: str, render_mode: str) -> bool:
+    """Whether an environment has a render mode."""
+    made = make_environment(environment)
+    made.close()
+    return render_mode in (made.metadata.get("render_modes") or ())
 
 
 def steps(agent: Agent, *, deterministic: bool, seed: int) -> Iterator[Episode | None]:
@@ -67,7 +71,7 @@ def play(
     folder: RunFolder,
     n_episodes: int,
     *,
-    watch: bool = False,
+    watch: bool | None = False,
     record: Path | None = None,
     deterministic: bool = True,
     seed: int = 0,
@@ -75,7 +79,7 @@ def play(
 ) -> list[Episode]:
     """Let the agent of a run act for some episodes.
 
-    :param watch: open a window; only where there is a display.
+    :param watch: open a window; ``None``: if the environment has one, there is a display, and nothing is recorded.
     :param record: write a GIF of the episodes, as many as fit in one of a sensible size.
     :param deterministic: take the most probable action instead of drawing one.
     :param on_episode: is called after each episode.
@@ -85,6 +89,8 @@ def play(
         raise RunError("an environment either opens a window or is recorded: choose --watch or --record")
     if watch and not has_display():
         raise RunError("there is no display to watch on: leave --watch out, or use --record FILE.gif")
+    if watch is None:
+        watch = not record and has_display() and can_draw(folder.read_config()["environment"], "human")
     film = Film() if record else None
     render_mode = "human" if watch else "rgb_array" if record else None
     played: list[Episode] = []
@@ -108,5 +114,31 @@ def play(
     return played
 
 
-def can_draw(environment: Any, render_mode: str) -> bool:
-    return render_mode in (environment.metadata.get("render_modes") or ())
+def film_policy(
+    folder: RunFolder,
+    *,
+    max_episodes: int = 3,
+    enough_steps: int = 120,
+    max_steps: int = 2000,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Write ``policy.gif``: the saved agent, taking its most probable actions.
+
+    :param max_episodes: film so many, if they are short.
+    :param enough_steps: begin no further episode after so many steps.
+    :param max_steps: stop filming even in the middle of an episode.
+    :raises RunError: when the environment cannot draw.
+    """
+    film = Film()
+    with no_window():
+        agent = open_agent(folder, "rgb_array", film)
+        try:
+            n_episodes = 0
+            for episode in steps(agent, deterministic=True, seed=folder.read_config()["seed"]):
+                n_episodes += episode is not None
+                enough = n_episodes == max_episodes or film.steps_filmed >= enough_steps
+                if (episode is not None and enough) or film.steps_filmed >= max_steps or should_stop():
+                    break
+        finally:
+            close(agent)
+    film.save(folder.film)

@@ -75,7 +75,7 @@ def _literal(text: str) -> Any:
 
 def _unknown(name: str, valid: list[str]) -> str:
     if name == "seed":
-        return "--set seed=… is not possible: use --seed"
+        return "the seed has an option of its own: use --seed instead of --set seed"
     close = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     return f"--set knows no {name!r}: {hint}Valid names: {', '.join(valid)}"

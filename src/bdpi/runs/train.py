@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 import traceback
@@ -209,7 +210,8 @@ class Session:
                     status, error = "failed", "; ".join(filter(None, (error, unsaved)))
                 self._draw(observer, should_stop, with_film=status == "finished")
             finally:
-                self.environment.close()
+                with contextlib.suppress(Exception):  # foreign code, and everything is saved
+                    self.environment.close()
                 observer.ended()
         return Outcome(status, self.folder, self.progress.summary, error)
 
@@ -219,7 +221,8 @@ class Session:
             self.folder.refuse_if_taken()
         else:
             trim_monitor(self.folder.monitor, len(self.progress.episodes))
-            self.folder.error.unlink(missing_ok=True)
+            for outdated in (self.folder.error, self.folder.film):
+                outdated.unlink(missing_ok=True)
         self.config.update(status="running", finished=None)
         self.folder.write_config(self.config)
         self._attach_monitor()
@@ -285,11 +288,14 @@ class Session:
                 task()
             except Exception as error:  # a full disk, most likely
                 problems.append(f"{path.name} could not be saved: {named(error)}")
+                if status != "running":
+                    self.config.update(status="failed")  # the configuration is written last, and should know
         return "; ".join(problems) or None
 
     def _draw(self, observer: Observer, should_stop: Callable[[], bool], with_film: bool) -> None:
         """Draw what can be drawn. A picture that fails is a note, never a failed run."""
         from bdpi.runs.curve import draw_curve
+        from bdpi.runs.play import film_policy
 
         observer.doing("drawing the curve")
         config = self.config
@@ -304,36 +310,3 @@ class Session:
                 film_policy(self.folder, should_stop=should_stop)
             except Exception as error:
                 observer.note(f"no film: {error if isinstance(error, RunError) else named(error)}")
-
-
-def film_policy(
-    folder: RunFolder,
-    *,
-    max_episodes: int = 3,
-    enough_steps: int = 120,
-    max_steps: int = 2000,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> None:
-    """Write ``policy.gif``: the saved agent, taking its most probable actions.
-
-    :param max_episodes: film so many, if they are short.
-    :param enough_steps: begin no further episode after so many steps.
-    :param max_steps: stop filming even in the middle of an episode.
-    :raises RunError: when the environment cannot draw.
-    """
-    from bdpi.runs.play import close, open_agent, steps
-    from bdpi.runs.video import Film, no_window
-
-    film = Film()
-    with no_window():
-        agent = open_agent(folder, "rgb_array", film)
-        try:
-            n_episodes = 0
-            for episode in steps(agent, deterministic=True, seed=folder.read_config()["seed"]):
-                n_episodes += episode is not None
-                enough = n_episodes == max_episodes or film.steps_filmed >= enough_steps
-                if (episode is not None and enough) or film.steps_filmed >= max_steps or should_stop():
-                    break
-        finally:
-            close(agent)
-    film.save(folder.film)

@@ -42,8 +42,8 @@ class Film:
     def __len__(self) -> int:
         return len(self._pictures)
 
-    def add(self, picture: NDArray[np.uint8], step: int, ends_episode: bool, caption: str, fps: float) -> None:
-        """Add what one step looks like.
+    def wants(self, step: int, ends_episode: bool, fps: float) -> bool:
+        """Count one more step, and say whether it should be drawn: drawing takes time.
 
         :param fps: how many steps a second the environment wants to be shown at.
         """
@@ -51,8 +51,10 @@ class Film:
             self._fps = fps
             self._stride = max(1, round(fps * _FASTEST_MS / 1000))
         self.steps_filmed += 1
-        if step % self._stride and not ends_episode:
-            return
+        return ends_episode or step % self._stride == 0
+
+    def add(self, picture: NDArray[np.uint8], step: int, ends_episode: bool, caption: str) -> None:
+        """Add what a wanted step looks like."""
         self._pictures.append((step, ends_episode, _captioned(picture, caption)))
         while len(self._pictures) > self.max_pictures and self._stride < 1_000_000:
             self._stride *= 2
@@ -117,11 +119,13 @@ class Filmed(gym.Wrapper[Any, Any, Any, Any]):
         return result
 
     def _shoot(self, ends_episode: bool) -> None:
+        if not self._film.wants(self._step, ends_episode, self._fps):
+            return
         picture = self.env.render()
         if getattr(picture, "ndim", 0) != 3 or picture.shape[2] != 3:  # type: ignore[union-attr]
             raise RunError("the environment's rgb_array rendering gives no RGB picture")
         caption = f"episode {self._episode}   step {self._step}   return {self._return:.2f}"
-        self._film.add(picture, self._step, ends_episode, caption, self._fps)  # type: ignore[arg-type]
+        self._film.add(picture, self._step, ends_episode, caption)  # type: ignore[arg-type]
 
 
 def has_display() -> bool:
