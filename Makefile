@@ -15,7 +15,7 @@ setup: $(INSTALLED) ## Virtual environment, compiled learner, package
 $(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 train: $(INSTALLED) ## Train BDPI on FrozenLake8x8 for 300 episodes (about two minutes)

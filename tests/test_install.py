@@ -1,0 +1,57 @@
+"""Installing without a compiler: it works, learns with PyTorch, and says what is lost."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.slow
+def test_pip_install_without_a_compiler(tmp_path):
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    bare = {key: value for key, value in os.environ.items() if key not in ("CC", "CXX", "PYTHONPATH")}
+    bare["PATH"] = str(python.parent)  # no compiler, no cmake, no make
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--disable-pip-version-check"]
+    build = ["--config-settings=build-dir=" + str(tmp_path / "build"), "--target", str(tmp_path / "site"), str(ROOT)]
+    result = subprocess.run([*command, *build], env=bare, capture_output=True, text=True)
+    if "Could not find a version" in result.stderr:
+        pytest.skip("the build tools cannot be downloaded here")
+    assert result.returncode == 0, result.stderr
+    assert not list((tmp_path / "site").rglob("_native*"))
+
+    script = """
+import warnings
+import bdpi
+from bdpi.learner import native
+assert bdpi.__file__.startswith({site!r}), bdpi.__file__
+assert not native.is_available()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    agent = bdpi.BDPI("MlpPolicy", "CartPole-v1", n_critics=1, fit_steps=1, batch_size=8)
+print(*[warning.message for warning in caught])
+agent.learn(20)
+print(agent.learner_name)
+"""
+    script = script.format(site=str(tmp_path / "site"))
+    # An editable installation of the same package must not answer for it.
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", _WITHOUT_EDITABLE + script], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "falls back to PyTorch" in result.stdout
+    assert "Install a C++ compiler" in result.stdout
+    assert result.stdout.split()[-1] == "torch"
+
+
+# -S leaves out the .pth files through which editable installations work; the other packages are still wanted.
+_WITHOUT_EDITABLE = f"""
+import sys
+sys.path += {[path for path in sys.path if path.endswith("site-packages")]!r}
+"""
