@@ -378,12 +378,15 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
 
     @classmethod
     def load(  # type: ignore[override]
-        cls: type[Self], path: str | pathlib.Path | io.BufferedIOBase, env: GymEnv | None = None, **kwargs: Any
+        cls: type[Self], path: str | pathlib.Path | io.BufferedIOBase, env: GymEnv | str | None = None, **kwargs: Any
     ) -> Self:
-        """Load an agent that :meth:`save` wrote; all parameters are those of SB3's ``load``."""
+        """Load an agent that :meth:`save` wrote; the parameters are those of SB3's ``load``.
+
+        :param env: environment to go on learning in (an id will do); none is needed for predictions
+        """
         cls._check_file(path)
         try:
-            return super().load(path, env=env, **kwargs)
+            return super().load(path, env=maybe_make_env(env, 0) if env is not None else None, **kwargs)
         except (KeyError, RuntimeError, zipfile.BadZipFile, EOFError) as error:
             raise ValueError(f"{path} is damaged, or of another version: {error}") from error
 

@@ -1,0 +1,26 @@
+"""The README's example runs as it is printed, only shorter."""
+
+import re
+from pathlib import Path
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def test_the_example_trains_evaluates_saves_and_loads(tmp_path, monkeypatch, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    assert "learn(20_000" in code
+    shorter = code.replace("20_000", "280").replace("5_000", "30").replace("n_eval_episodes=100", "n_eval_episodes=2")
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    exec(compile(shorter, "README.md", "exec"), namespace)
+    assert (tmp_path / "lake.zip").exists()
+    assert namespace["agent"].num_timesteps == 310
+    assert "return" in capsys.readouterr().out
+
+
+def test_every_make_target_it_names_exists():
+    makefile = README.with_name("Makefile").read_text()
+    targets = set(re.findall(r"`?make ([a-z]+)", README.read_text()))
+    assert {"train", "test", "bench", "figures"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
