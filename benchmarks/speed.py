@@ -115,7 +115,7 @@ def main() -> None:
             results[name] = measure(name, arguments.rounds, arguments.threads, lambda: progress.advance(task))
 
     table = Table(title="Milliseconds per learning epoch (default configuration)", title_justify="left")
-    for column in ("", "textbook PyTorch", "bdpi torch", "bdpi native", "native / textbook", "share of FMA peak"):
+    for column in ("", "textbook PyTorch", "bdpi torch", "bdpi native", "speed-up", "share of FMA peak"):
         table.add_column(column, justify="left" if not column else "right")
     for name, result in results.items():
         one_hot = SETTINGS[name][1]

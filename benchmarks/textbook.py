@@ -14,6 +14,7 @@ from torch.nn.functional import mse_loss, one_hot
 
 from bdpi.learner import Hyperparameters, Transitions
 from bdpi.learner.interface import IntArray
+from bdpi.learner.rules import Conservative
 
 
 def perceptron(sizes: list[int]) -> nn.Sequential:
@@ -48,6 +49,8 @@ class TextbookLearner:
 
     def epoch(self, data: Transitions, batches: IntArray, critics: IntArray, hyper: Hyperparameters) -> None:
         """One learning epoch."""
+        assert isinstance(hyper.actor_rule, Conservative)
+        rate = hyper.actor_rule.rate
         for critic, batch in zip(critics, batches, strict=True):
             states, next_states = self._inputs(data.observations[batch]), self._inputs(data.next_observations[batch])
             actions = torch.as_tensor(data.actions[batch])[:, None]
@@ -71,7 +74,7 @@ class TextbookLearner:
             with torch.no_grad():
                 policy = self.actor(states).softmax(dim=1)
                 greedy = one_hot(target.argmax(dim=1), self.sizes[-1])
-                policy = (1 - hyper.actor_rate) * policy + hyper.actor_rate * greedy
+                policy = (1 - rate) * policy + rate * greedy
             for _ in range(hyper.fit_steps):
                 loss = mse_loss(self.actor(states).softmax(dim=1), policy)
                 self.actor_optimizer.zero_grad()

@@ -77,8 +77,9 @@ Scratch::Scratch(const Shape& shape, int batch_size, int n_networks) {
     for (int layer = 0; layer + 1 < shape.n_layers; ++layer)
         workspace.hidden[layer] = floats(shape.sizes[layer + 1] * rows);
     for (float** array : {&workspace.output, &workspace.output_gradient, &workspace.target, &workspace.next_a,
-                          &workspace.next_b})
+                          &workspace.next_b, &workspace.prior, &workspace.next_prior, &workspace.prior_sum})
         *array = floats(outputs);
+    for (float*& values : workspace.action_values) values = floats(shape.sizes[shape.n_layers]);
     workspace.gradient = floats(parameters);
     workspace.state_to_row = shape.one_hot ? ints(shape.sizes[0]) : nullptr;
     for (int i = 0; i < n_networks; ++i)
@@ -162,7 +163,7 @@ Engine::Engine(const Shape& actor, const Shape& critic, int batch_size, int n_cr
       actor_scratch_(actor, batch_size, 1),
       predict_actor_(actor, batch_size, 0),
       predict_critic_(critic, batch_size, 0),
-      greedy_(static_cast<size_t>(n_critics) * batch_size),
+      q_(static_cast<size_t>(n_critics) * batch_size * critic.sizes[critic.n_layers]),
       critic_results_(n_critics),
       actor_results_(n_critics),
       trained_(n_critics) {
@@ -194,10 +195,10 @@ void Engine::train_critic(const EpochArguments& arguments, const Hyperparameters
     const int64_t a = 2 * critic + arguments.active[critic], b = 2 * critic + 1 - arguments.active[critic];
     load_network(arguments.critics_state, a, size, scratch.networks[0]);
     load_network(arguments.critics_state, b, size, scratch.networks[1]);
+    const float* prior = arguments.priors ? arguments.priors + critic * size : nullptr;
     critic_results_[slot] = kernel_->train_critic(
         critic_shape_, hyper, arguments.transitions, arguments.batches + int64_t{slot} * arguments.batch_size,
-        arguments.batch_size, scratch.networks[0], scratch.networks[1],
-        greedy_.data() + int64_t{slot} * arguments.batch_size, scratch.workspace);
+        arguments.batch_size, prior, scratch.networks[0], scratch.networks[1], q_of(slot), scratch.workspace);
     save_network(scratch.networks[0], size, arguments.critics_state, a);
     save_network(scratch.networks[1], size, arguments.critics_state, b);
     arguments.active[critic] = (arguments.active[critic] + hyper.critic_iterations) % 2;
@@ -206,15 +207,14 @@ void Engine::train_critic(const EpochArguments& arguments, const Hyperparameters
 void Engine::train_actor(const EpochArguments& arguments, const Hyperparameters& hyper, int slot) {
     actor_results_[slot] = kernel_->train_actor(
         actor_shape_, hyper, arguments.transitions, arguments.batches + int64_t{slot} * arguments.batch_size,
-        arguments.batch_size, actor_scratch_.networks[0], greedy_.data() + int64_t{slot} * arguments.batch_size,
-        actor_scratch_.workspace);
+        arguments.batch_size, actor_scratch_.networks[0], q_of(slot), actor_scratch_.workspace);
 }
 
 // Critics are independent of each other and of the actor: any thread takes the next one. The actor follows the
 // critics in their order, one at a time, so that its result does not depend on the number of threads: whoever is free
 // makes its next step as soon as the critic of that step is done.
 EpochResult Engine::epoch(const EpochArguments& arguments, const Hyperparameters& hyper) {
-    const bool has_actor = arguments.actor.parameters != nullptr;
+    const bool has_actor = hyper.actor_rule != nullptr;
     const int n = arguments.n_trained;
     const int64_t actor_size = count_parameters(actor_shape_);
     if (has_actor) load_network(arguments.actor, 0, actor_size, actor_scratch_.networks[0]);
@@ -258,8 +258,7 @@ EpochResult Engine::epoch(const EpochArguments& arguments, const Hyperparameters
     return result;
 }
 
-void Engine::predict(bool actor, const float* parameters, const void* observations, int64_t n, bool softmax,
-                     float* out) {
+void Engine::predict(bool actor, const float* parameters, const void* observations, int64_t n, float* out) {
     const std::lock_guard<std::mutex> lock(predict_mutex_);
     const Shape& shape = actor ? actor_shape_ : critic_shape_;
     Workspace& workspace = (actor ? predict_actor_ : predict_critic_).workspace;
@@ -278,7 +277,7 @@ void Engine::predict(bool actor, const float* parameters, const void* observatio
                 for (int i = 0; i < n_in; ++i) rows.inputs[int64_t{i} * rows.n + row] = x[i];
             }
         }
-        kernel_->predict(shape, parameters, rows, softmax, workspace);
+        kernel_->predict(shape, parameters, rows, actor, workspace);
         for (int row = 0; row < count; ++row)
             for (int a = 0; a < n_out; ++a)
                 out[(first + row) * n_out + a] = workspace.output[int64_t{a} * rows.n + row];

@@ -82,9 +82,10 @@ struct EpochArguments {
     const int64_t* critics;  // [n_trained]: which critic is trained on which batch, in the actor's order
     int n_trained;
     int batch_size;
-    NetworkArrays actor;    // one network, or null pointers where there is no actor
+    NetworkArrays actor;          // one network; not read where the hyper-parameters name no actor rule
     NetworkArrays critics_state;  // [n_critics][2] networks
-    int64_t* active;        // [n_critics]: which of a critic's two networks is Q_A
+    const float* priors;          // [n_critics] prior functions; not read where their scale is 0
+    int64_t* active;              // [n_critics]: which of a critic's two networks is Q_A
 };
 
 struct EpochResult {
@@ -98,8 +99,8 @@ class Engine {
 
     EpochResult epoch(const EpochArguments& arguments, const Hyperparameters& hyper);
 
-    // Outputs of one network for n observations, row-major [n][n_outputs].
-    void predict(bool actor, const float* parameters, const void* observations, int64_t n, bool softmax, float* out);
+    // Probabilities of an actor or Q-values of a critic for n observations, row-major [n][n_outputs].
+    void predict(bool actor, const float* parameters, const void* observations, int64_t n, float* out);
 
     const Kernel& kernel() const { return *kernel_; }
     int threads() const { return pool_.size(); }
@@ -109,6 +110,9 @@ class Engine {
   private:
     void train_critic(const EpochArguments& arguments, const Hyperparameters& hyper, int slot, Scratch& scratch);
     void train_actor(const EpochArguments& arguments, const Hyperparameters& hyper, int slot);
+    float* q_of(int slot) {
+        return q_.data() + int64_t{slot} * batch_size_ * critic_shape_.sizes[critic_shape_.n_layers];
+    }
 
     Shape actor_shape_, critic_shape_;
     int batch_size_;
@@ -118,7 +122,7 @@ class Engine {
     Scratch actor_scratch_;
     Scratch predict_actor_, predict_critic_;
     std::mutex predict_mutex_;
-    std::vector<int32_t> greedy_;  // [n_trained][batch_size]
+    std::vector<float> q_;  // [n_trained][batch_size][n_actions]: the last Q' of each critic
     std::vector<FitResult> critic_results_, actor_results_;
     std::vector<std::atomic<bool>> trained_;
 };

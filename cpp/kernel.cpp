@@ -403,6 +403,17 @@ void squared_error_gradient(const Rows& rows, int n_out, const float* output, co
     }
 }
 
+// d(mean cross-entropy)/d(scores under the softmax).
+void cross_entropy_gradient(const Rows& rows, int n_out, const float* output, const float* target, float* gradient) {
+    for (int row = 0; row < rows.n; row += kLanes) {
+        const Vec weight = load(rows.weight + row);
+        for (int a = 0; a < n_out; ++a) {
+            const int64_t cell = int64_t{a} * rows.n + row;
+            store(gradient + cell, weight * (load(output + cell) - load(target + cell)));
+        }
+    }
+}
+
 // In place: gradient with respect to probabilities becomes gradient with respect to the scores under the softmax.
 void softmax_gradient(int n_out, int n, const float* probabilities, float* gradient) {
     for (int row = 0; row < n; row += kLanes) {
@@ -416,20 +427,27 @@ void softmax_gradient(int n_out, int n, const float* probabilities, float* gradi
     }
 }
 
-// Full-batch Adam steps on the mean squared error to workspace.target.
+enum class Loss { squared_error, softmax_squared_error, softmax_cross_entropy };
+
+// Full-batch Adam steps on the loss between the network and workspace.target.
 // Entered with the forward pass of the unchanged network in the workspace: the first step needs no other.
-void fit(const Shape& shape, Network& network, const Rows& rows, bool probabilities, int fit_steps,
-         double learning_rate, Workspace& workspace) {
+void fit(const Shape& shape, Network& network, const Rows& rows, Loss loss, int fit_steps, double learning_rate,
+         Workspace& workspace) {
     const int n_out = n_outputs(shape);
     const int64_t n_parameters = layer_offset(shape, shape.n_layers);
     AdamClock clock(network.steps);
     for (int step = 0; step < fit_steps; ++step) {
         if (step > 0) {
             forward(shape, network.parameters, rows, workspace);
-            if (probabilities) softmax(workspace.output, n_out, rows.n);
+            if (loss != Loss::squared_error) softmax(workspace.output, n_out, rows.n);
         }
-        squared_error_gradient(rows, n_out, workspace.output, workspace.target, workspace.output_gradient);
-        if (probabilities) softmax_gradient(n_out, rows.n, workspace.output, workspace.output_gradient);
+        if (loss == Loss::softmax_cross_entropy) {
+            cross_entropy_gradient(rows, n_out, workspace.output, workspace.target, workspace.output_gradient);
+        } else {
+            squared_error_gradient(rows, n_out, workspace.output, workspace.target, workspace.output_gradient);
+            if (loss == Loss::softmax_squared_error)
+                softmax_gradient(n_out, rows.n, workspace.output, workspace.output_gradient);
+        }
         backward(shape, network.parameters, rows, workspace);
         adam_step(network, workspace.gradient, n_parameters, learning_rate, clock);
     }
@@ -502,11 +520,36 @@ void clear_gradient(const Shape& shape, Workspace& workspace) {
     for (int64_t i = 0; i < n + kMaxLanes; ++i) workspace.gradient[i] = 0.0f;
 }
 
-inline int argmax(const float* values, int64_t stride, int count) {
-    int best = 0;
-    for (int a = 1; a < count; ++a)
-        if (values[a * stride] > values[best * stride]) best = a;
-    return best;
+// The first of the largest values whose action is allowed; the first action if none is.
+inline int argmax(const float* values, int64_t stride, int count, const bool* mask) {
+    int best = -1;
+    for (int a = 0; a < count; ++a)
+        if ((!mask || mask[a]) && (best < 0 || values[a * stride] > values[best * stride])) best = a;
+    return best < 0 ? 0 : best;
+}
+
+inline const bool* mask_of(const bool* masks, int64_t transition, int n_actions) {
+    return masks ? masks + transition * n_actions : nullptr;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Actor rules: one function each. They see one transition.
+
+// y = (1 - lambda) pi + lambda onehot(argmax Q')   (Eq. ppi_actor)
+void conservative_rule(const float* policy, const float* q, int n_actions, float rate, float* target) {
+    for (int a = 0; a < n_actions; ++a) target[a] = (1.0f - rate) * policy[a];
+    target[argmax(q, 1, n_actions, nullptr)] += rate;
+}
+
+// y = softmax(Q' / temperature), or onehot(argmax Q') at temperature 0   (Eq. mimic)
+void imitation_rule(const float*, const float* q, int n_actions, float temperature, float* target) {
+    const int best = argmax(q, 1, n_actions, nullptr);
+    float total = 0.0f;
+    for (int a = 0; a < n_actions; ++a) {
+        target[a] = temperature > 0.0f ? std::exp((q[a] - q[best]) / temperature) : (a == best ? 1.0f : 0.0f);
+        total += target[a];
+    }
+    for (int a = 0; a < n_actions; ++a) target[a] /= total;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -522,8 +565,48 @@ void predict(const Shape& shape, const float* parameters, const Rows& rows, bool
     if (probabilities) softmax(workspace.output, n_outputs(shape), rows.n);
 }
 
+void evaluate_prior(const Shape& shape, const float* parameters, const Rows& rows, float scale, float* prior,
+                    Workspace& workspace) {
+    forward(shape, parameters, rows, workspace);
+    const int64_t count = int64_t{n_outputs(shape)} * rows.n;
+    for (int64_t i = 0; i < count; ++i) prior[i] = scale * workspace.output[i];
+}
+
+// Q'(s, .) = Q_A(s, .), then Q'(s, a) += alpha (r + discount V(s') - Q_A(s, a))   (Eq. abcdqn)
+// `q` is Q_A(s, .), `next_a` and `next_b` are both opinions about s', all [n_actions][rows]. Writes q_new,
+// [batch_size][n_actions], and adds to workspace.target, which holds what the network says now: a row's target is the
+// mean of the targets of its transitions.
+FitResult critic_targets(const Hyperparameters& hyper, const Transitions& data, const int64_t* batch, int batch_size,
+                         int n_actions, const float* q, const float* next_a, const float* next_b, float* q_new,
+                         Workspace& workspace) {
+    const Rows &rows = workspace.rows, &next = workspace.next_rows;
+    const int64_t n = rows.n, next_n = next.n;
+    double squared_error = 0.0, total_q = 0.0;
+    for (int j = 0; j < batch_size; ++j) {
+        const int64_t transition = batch[j], row = rows.row_of[j], next_row = next.row_of[j];
+        const int best = argmax(next_a + next_row, next_n, n_actions, mask_of(data.next_masks, transition, n_actions));
+        const float value_a = next_a[best * next_n + next_row], value_b = next_b[best * next_n + next_row];
+        const float value = value_b < value_a ? value_b : value_a;
+        const int64_t action = data.actions[transition];
+        const float goal = data.rewards[transition] + data.discounts[transition] * value;
+        const float change = hyper.critic_step_size * (goal - q[action * n + row]);
+        workspace.target[action * n + row] += change / (rows.weight[row] * static_cast<float>(batch_size));
+        squared_error += static_cast<double>(change) * change;
+
+        const bool* mask = mask_of(data.masks, transition, n_actions);
+        float* out = q_new + int64_t{j} * n_actions;
+        for (int a = 0; a < n_actions; ++a) {
+            total_q += q[a * n + row];
+            out[a] = !mask || mask[a] ? q[a * n + row] + (a == action ? change : 0.0f) : -INFINITY;
+        }
+    }
+    const double cells = static_cast<double>(batch_size) * n_actions;
+    return {squared_error / cells, total_q / cells};
+}
+
 FitResult train_critic(const Shape& shape, const Hyperparameters& hyper, const Transitions& data, const int64_t* batch,
-                       int batch_size, Network& role_a, Network& role_b, int32_t* greedy, Workspace& workspace) {
+                       int batch_size, const float* prior, Network& role_a, Network& role_b, float* q_new,
+                       Workspace& workspace) {
     const FlushDenormals scope;
     Network* a = &role_a;
     Network* b = &role_b;
@@ -534,51 +617,33 @@ FitResult train_critic(const Shape& shape, const Hyperparameters& hyper, const T
     clear_gradient(shape, workspace);
 
     const int n_actions = n_outputs(shape);
-    const int64_t n = rows.n, next_n = next.n;
+    const int64_t cells = int64_t{n_actions} * rows.n, next_cells = int64_t{n_actions} * next.n;
+    const bool has_prior = hyper.prior_scale != 0.0f;
+    if (has_prior) {
+        evaluate_prior(shape, prior, rows, hyper.prior_scale, workspace.prior, workspace);
+        evaluate_prior(shape, prior, next, hyper.prior_scale, workspace.next_prior, workspace);
+    }
+    const auto evaluate_next = [&](const Network& network, float* values) {
+        forward(shape, network.parameters, next, workspace);
+        for (int64_t i = 0; i < next_cells; ++i)
+            values[i] = workspace.output[i] + (has_prior ? workspace.next_prior[i] : 0.0f);
+    };
+
     float* next_a = workspace.next_a;
     float* next_b = workspace.next_b;
     FitResult result{};
     for (int iteration = 0; iteration < hyper.critic_iterations; ++iteration) {
-        if (iteration == 0) {
-            forward(shape, a->parameters, next, workspace);
-            copy(next_a, workspace.output, n_actions * next_n);
-        }
-        forward(shape, b->parameters, next, workspace);
-        copy(next_b, workspace.output, n_actions * next_n);
+        if (iteration == 0) evaluate_next(*a, next_a);
+        evaluate_next(*b, next_b);
         forward(shape, a->parameters, rows, workspace);
-
-        // Q'(s, .) = Q_A(s, .), then Q'(s, a) += alpha (r + discount V(s') - Q_A(s, a)); a row's target is the mean of
-        // the Q' of its transitions.
+        copy(workspace.target, workspace.output, cells);
         const float* q = workspace.output;
-        copy(workspace.target, q, n_actions * n);
-        double squared_error = 0.0, total_q = 0.0;
-        for (int j = 0; j < batch_size; ++j) {
-            const int64_t row = rows.row_of[j], next_row = next.row_of[j];
-            const int best = argmax(next_a + next_row, next_n, n_actions);
-            const float value_a = next_a[best * next_n + next_row], value_b = next_b[best * next_n + next_row];
-            const float value = value_b < value_a ? value_b : value_a;
-            const int64_t action = data.actions[batch[j]];
-            const float q_sa = q[action * n + row];
-            const float change =
-                hyper.critic_step_size * (data.rewards[batch[j]] + data.discounts[batch[j]] * value - q_sa);
-            workspace.target[action * n + row] += change / (rows.weight[row] * static_cast<float>(batch_size));
-            squared_error += static_cast<double>(change) * change;
-            int top = 0;
-            float top_q = 0.0f;
-            for (int other = 0; other < n_actions; ++other) {
-                const float q_new = q[other * n + row] + (other == action ? change : 0.0f);
-                total_q += q[other * n + row];
-                if (other == 0 || q_new > top_q) {
-                    top = other;
-                    top_q = q_new;
-                }
-            }
-            greedy[j] = top;
+        if (has_prior) {
+            for (int64_t i = 0; i < cells; ++i) workspace.prior_sum[i] = workspace.output[i] + workspace.prior[i];
+            q = workspace.prior_sum;
         }
-        result.loss = squared_error / (static_cast<double>(batch_size) * n_actions);
-        result.mean_q = total_q / (static_cast<double>(batch_size) * n_actions);
-
-        fit(shape, *a, rows, false, hyper.fit_steps, hyper.learning_rate, workspace);
+        result = critic_targets(hyper, data, batch, batch_size, n_actions, q, next_a, next_b, q_new, workspace);
+        fit(shape, *a, rows, Loss::squared_error, hyper.fit_steps, hyper.learning_rate, workspace);
         std::swap(a, b);
         std::swap(next_a, next_b);  // the new Q_A has not changed since its values at s' were computed
     }
@@ -586,31 +651,35 @@ FitResult train_critic(const Shape& shape, const Hyperparameters& hyper, const T
 }
 
 FitResult train_actor(const Shape& shape, const Hyperparameters& hyper, const Transitions& data, const int64_t* batch,
-                      int batch_size, Network& actor, const int32_t* greedy, Workspace& workspace) {
+                      int batch_size, Network& actor, const float* q, Workspace& workspace) {
     const FlushDenormals scope;
     Rows& rows = workspace.rows;
     gather(shape, data.observations, batch, batch_size, rows, workspace);
     clear_gradient(shape, workspace);
     forward(shape, actor.parameters, rows, workspace);
     const int n_actions = n_outputs(shape);
+    const int64_t n = rows.n;
     softmax(workspace.output, n_actions, rows.n);
 
-    // y(s) = (1 - lambda) pi(s) + lambda onehot(greedy); a row's target is the mean of the y of its transitions.
-    const float rate = hyper.actor_rate;
-    const int64_t n = rows.n;
-    for (int64_t cell = 0; cell < n_actions * n; ++cell)
-        workspace.target[cell] = (1.0f - rate) * workspace.output[cell];
-    double squared_error = 0.0;
+    // A row's target is the mean of the targets of its transitions.
+    for (int64_t cell = 0; cell < n_actions * n; ++cell) workspace.target[cell] = 0.0f;
+    float* policy = workspace.action_values[0];
+    float* target = workspace.action_values[1];
+    double loss = 0.0;
     for (int j = 0; j < batch_size; ++j) {
         const int64_t row = rows.row_of[j];
-        workspace.target[greedy[j] * n + row] += rate / (rows.weight[row] * static_cast<float>(batch_size));
+        for (int a = 0; a < n_actions; ++a) policy[a] = workspace.output[a * n + row];
+        hyper.actor_rule(policy, q + int64_t{j} * n_actions, n_actions, hyper.actor_parameter, target);
+        const float share = 1.0f / (rows.weight[row] * static_cast<float>(batch_size));
         for (int a = 0; a < n_actions; ++a) {
-            const double change = rate * ((a == greedy[j] ? 1.0 : 0.0) - workspace.output[a * n + row]);
-            squared_error += change * change;
+            workspace.target[a * n + row] += share * target[a];
+            const double change = static_cast<double>(target[a]) - policy[a];
+            loss += hyper.cross_entropy ? -target[a] * std::log(policy[a] > 1e-30f ? policy[a] : 1e-30f) : change * change / n_actions;
         }
     }
-    fit(shape, actor, rows, true, hyper.fit_steps, hyper.actor_learning_rate, workspace);
-    return {squared_error / (static_cast<double>(batch_size) * n_actions), 0.0};
+    fit(shape, actor, rows, hyper.cross_entropy ? Loss::softmax_cross_entropy : Loss::softmax_squared_error,
+        hyper.fit_steps, hyper.actor_learning_rate, workspace);
+    return {loss / batch_size, 0.0};
 }
 
 // Independent chains of multiply-adds, enough of them to hide the latency: what the processor can do at most.
@@ -634,7 +703,8 @@ int64_t fma_burst(float* sink) {
 #define BDPI_NAME(x) BDPI_NAME_(x)
 extern const Kernel BDPI_NAME(BDPI_KERNEL);
 const Kernel BDPI_NAME(BDPI_KERNEL) = {
-    BDPI_STRING(BDPI_KERNEL), kLanes, predict, train_critic, train_actor, fma_burst,
+    BDPI_STRING(BDPI_KERNEL), kLanes, predict, train_critic, train_actor, conservative_rule,
+    imitation_rule, fma_burst,
 };
 
 }  // namespace bdpi

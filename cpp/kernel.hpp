@@ -37,15 +37,24 @@ struct Transitions {
     const int64_t* actions;
     const float* rewards;
     const float* discounts;
+    const bool* masks;       // [n][n_actions]: which actions are allowed in the state; null: all
+    const bool* next_masks;  // the same for the next state
 };
+
+// How the actor follows a critic: from pi(s, .) and Q'(s, .) to the policy it is fitted to. Actions that are not allowed
+// have a Q' of minus infinity.
+using ActorRule = void (*)(const float* policy, const float* q, int n_actions, float parameter, float* target);
 
 struct Hyperparameters {
     int critic_iterations;
     int fit_steps;
     float critic_step_size;
-    float actor_rate;  // lambda = 1 - exp(-trust region)
     double learning_rate;
     double actor_learning_rate;
+    ActorRule actor_rule;  // null: there is no actor to train
+    float actor_parameter;
+    bool cross_entropy;  // the actor minimises the cross-entropy to its target, else the squared error
+    float prior_scale;   // of a critic's fixed random function; 0: it has none
 };
 
 // Distinct rows of a batch: a network is evaluated once per row.
@@ -68,8 +77,12 @@ struct Workspace {
     float* target;
     float* next_a;
     float* next_b;
-    float* gradient;        // like the parameters
-    int32_t* state_to_row;  // one-hot: [n_states], -1 where absent
+    float* prior;               // prior_scale times the prior function, at the states
+    float* next_prior;          // and at the next states
+    float* prior_sum;           // network and prior together
+    float* action_values[2];    // [n_outputs]
+    float* gradient;            // like the parameters
+    int32_t* state_to_row;      // one-hot: [n_states], -1 where absent
 };
 
 struct FitResult {
@@ -85,14 +98,18 @@ struct Kernel {
     void (*predict)(const Shape&, const float* parameters, const Rows&, bool softmax, Workspace&);
 
     // One critic's epoch: N_t training iterations on one batch. `role_a` and `role_b` are Q_A and Q_B at entry; they
-    // have changed roles an odd or even number of times at exit, as critic_iterations says. Writes, for each
-    // transition, the greedy action of the last Q'.
+    // have changed roles an odd or even number of times at exit, as critic_iterations says. `prior` holds the parameters
+    // of the critic's prior function. Writes the last Q', [batch_size][n_actions].
     FitResult (*train_critic)(const Shape&, const Hyperparameters&, const Transitions&, const int64_t* batch,
-                              int batch_size, Network& role_a, Network& role_b, int32_t* greedy, Workspace&);
+                              int batch_size, const float* prior, Network& role_a, Network& role_b, float* q,
+                              Workspace&);
 
-    // One actor step towards the greedy actions of one critic, on that critic's batch.
+    // One step of the actor after one critic, on that critic's batch and Q'.
     FitResult (*train_actor)(const Shape&, const Hyperparameters&, const Transitions&, const int64_t* batch,
-                             int batch_size, Network& actor, const int32_t* greedy, Workspace&);
+                             int batch_size, Network& actor, const float* q, Workspace&);
+
+    ActorRule conservative;  // (1 - parameter) pi + parameter greedy(Q'): BDPI
+    ActorRule imitation;     // softmax(Q' / parameter), or greedy(Q') if the parameter is 0: the Actor-Mimic
 
     // Fused multiply-adds per call on one thread; the caller measures the time.
     int64_t (*fma_burst)(float* sink);

@@ -1,13 +1,14 @@
 // Python bindings. Arguments are checked here, before anything is changed: sizes, index ranges, memory layout.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
@@ -20,6 +21,7 @@ using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<int64_t, nb::c_contig, nb::device::cpu>;
 using ConstFloats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using ConstInts = nb::ndarray<const int64_t, nb::c_contig, nb::device::cpu>;
+using Masks = std::optional<nb::ndarray<const bool, nb::c_contig, nb::device::cpu>>;
 using Observations = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
 namespace {
@@ -80,12 +82,27 @@ NetworkArrays network_arrays(const char* name, Floats& parameters, Floats& first
 
 using State = std::tuple<Floats, Floats, Floats, Ints>;
 
+const bool* check_masks(const char* name, const Masks& masks, int64_t n, int n_actions) {
+    if (!masks) return nullptr;
+    expect_size(name, masks->size(), n * n_actions);
+    return masks->data();
+}
+
+ActorRule find_rule(const Kernel& kernel, const std::string& name) {
+    if (name.empty()) return nullptr;
+    if (name == "conservative") return kernel.conservative;
+    if (name == "imitation") return kernel.imitation;
+    fail("the native learner has no actor rule '" + name + "'");
+}
+
 std::tuple<double, double, double> epoch(Engine& engine, Observations observations, ConstInts actions,
                                          ConstFloats rewards, ConstFloats discounts, Observations next_observations,
-                                         ConstInts batches, ConstInts critics, State actor, State critic_networks,
+                                         Masks masks, Masks next_masks, ConstInts batches, ConstInts critics,
+                                         std::optional<State> actor, State critic_networks, ConstFloats priors,
                                          Ints active, int critic_iterations, int fit_steps, double critic_step_size,
-                                         double trust_region, double learning_rate, double actor_learning_rate,
-                                         bool train_actor) {
+                                         double learning_rate, double actor_learning_rate,
+                                         const std::string& actor_rule, double actor_parameter, bool cross_entropy,
+                                         double prior_scale) {
     const Shape& shape = engine.shape(false);
     const int64_t n = check_observations("observations", observations, shape);
     if (check_observations("next_observations", next_observations, shape) != n)
@@ -120,24 +137,38 @@ std::tuple<double, double, double> epoch(Engine& engine, Observations observatio
     if (critic_iterations < 1 || fit_steps < 1) fail("critic_iterations and fit_steps must be at least 1");
 
     EpochArguments arguments{};
-    arguments.transitions = {observations.data(), next_observations.data(), actions.data(), rewards.data(),
-                             discounts.data()};
+    arguments.transitions = {observations.data(),
+                             next_observations.data(),
+                             actions.data(),
+                             rewards.data(),
+                             discounts.data(),
+                             check_masks("masks", masks, n, n_actions),
+                             check_masks("next_masks", next_masks, n, n_actions)};
     arguments.batches = batches.data();
     arguments.critics = critics.data();
     arguments.n_trained = static_cast<int>(batches.shape(0));
     arguments.batch_size = static_cast<int>(batches.shape(1));
     auto& [cp, cm, cv, cs] = critic_networks;
     arguments.critics_state = network_arrays("critic", cp, cm, cv, cs, 2 * n_critics, count_parameters(shape));
-    auto& [ap, am, av, as] = actor;
-    if (train_actor)
-        arguments.actor = network_arrays("actor", ap, am, av, as, 1, count_parameters(engine.shape(true)));
-    arguments.active = active.data();
     const Hyperparameters hyper{critic_iterations,
                                 fit_steps,
                                 static_cast<float>(critic_step_size),
-                                static_cast<float>(1.0 - std::exp(-trust_region)),
                                 learning_rate,
-                                actor_learning_rate};
+                                actor_learning_rate,
+                                find_rule(engine.kernel(), actor_rule),
+                                static_cast<float>(actor_parameter),
+                                cross_entropy,
+                                static_cast<float>(prior_scale)};
+    if (hyper.actor_rule) {
+        if (!actor) fail("an actor rule needs an actor");
+        auto& [ap, am, av, as] = *actor;
+        arguments.actor = network_arrays("actor", ap, am, av, as, 1, count_parameters(engine.shape(true)));
+    }
+    if (prior_scale != 0.0) {
+        expect_size("priors", priors.size(), n_critics * count_parameters(shape));
+        arguments.priors = priors.data();
+    }
+    arguments.active = active.data();
     nb::gil_scoped_release no_gil;
     const EpochResult result = engine.epoch(arguments, hyper);
     return {result.critic_loss, result.actor_loss, result.mean_q};
@@ -150,7 +181,7 @@ void predict(Engine& engine, bool actor, ConstFloats parameters, Observations ob
     expect_size("parameters", parameters.size(), count_parameters(shape));
     expect_size("out", out.size(), n * shape.sizes[shape.n_layers]);
     nb::gil_scoped_release no_gil;
-    engine.predict(actor, parameters.data(), observations.data(), n, actor, out.data());
+    engine.predict(actor, parameters.data(), observations.data(), n, out.data());
 }
 
 // Multiply-adds per second of n_threads threads that do nothing else.
@@ -203,10 +234,11 @@ NB_MODULE(_native, m) {
             nb::arg("actor_sizes"), nb::arg("critic_sizes"), nb::arg("activation"), nb::arg("one_hot"),
             nb::arg("batch_size"), nb::arg("n_critics"), nb::arg("n_threads"), nb::arg("instruction_set") = "")
         .def("epoch", &epoch, nb::arg("observations"), nb::arg("actions"), nb::arg("rewards"), nb::arg("discounts"),
-             nb::arg("next_observations"), nb::arg("batches"), nb::arg("critics"), nb::arg("actor"),
-             nb::arg("critic_networks"), nb::arg("active"), nb::arg("critic_iterations"), nb::arg("fit_steps"),
-             nb::arg("critic_step_size"), nb::arg("trust_region"), nb::arg("learning_rate"),
-             nb::arg("actor_learning_rate"), nb::arg("train_actor"))
+             nb::arg("next_observations"), nb::arg("masks").none(), nb::arg("next_masks").none(), nb::arg("batches"),
+             nb::arg("critics"), nb::arg("actor").none(), nb::arg("critic_networks"), nb::arg("priors"),
+             nb::arg("active"), nb::arg("critic_iterations"), nb::arg("fit_steps"), nb::arg("critic_step_size"),
+             nb::arg("learning_rate"), nb::arg("actor_learning_rate"), nb::arg("actor_rule"),
+             nb::arg("actor_parameter"), nb::arg("cross_entropy"), nb::arg("prior_scale"))
         .def("predict", &predict, nb::arg("actor"), nb::arg("parameters"), nb::arg("observations"), nb::arg("out"))
         .def_prop_ro("instruction_set", [](const Engine& engine) { return std::string(engine.kernel().name); })
         .def_prop_ro("n_threads", &Engine::threads);

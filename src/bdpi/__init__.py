@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from bdpi import envs
 
 if TYPE_CHECKING:
-    from bdpi.agents import BDPI
+    from bdpi.agents import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, TabularBDPI
 
-__all__ = ["BDPI", "__version__"]
+__all__ = ["ABCDQN", "BDPI", "ActorMimic", "BootstrappedDQN", "TabularBDPI", "__version__"]
 
 try:
     __version__ = version("bdpi")
@@ -28,7 +28,6 @@ envs.register()
 
 def __getattr__(name: str) -> Any:
     # Agents bring in PyTorch, which takes seconds to import: only when somebody asks for one.
-    if name in ("BDPI", "agents"):
-        agents = import_module("bdpi.agents")
-        return agents if name == "agents" else getattr(agents, name)
+    if name in __all__:
+        return getattr(import_module("bdpi.agents"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

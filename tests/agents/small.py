@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -23,7 +24,7 @@ class Walk(gym.Env):
     """
 
     def __init__(self, space: spaces.Space | None = None, length: int = 7, truncate: bool = False, start: int = 0):
-        self.observation_space = space or spaces.Box(-1, 1, (3,), np.float32)
+        self.observation_space = copy.deepcopy(space) or spaces.Box(-1, 1, (3,), np.float32)
         self.action_space = spaces.Discrete(2, start=start)
         self.length, self.truncate, self.start = length, truncate, start
 

@@ -235,7 +235,7 @@ def test_defaults_are_the_papers():
     assert (agent.gamma, agent.buffer_size, agent.batch_size) == (0.99, 20_000, 256)
     assert (agent.n_critics, agent.critics_per_step, agent.critic_iterations) == (16, None, 4)
     hyper = agent.hyperparameters()
-    assert (hyper.critic_step_size, hyper.trust_region) == (0.2, 0.05)
+    assert (hyper.critic_step_size, agent.trust_region) == (0.2, 0.05)
     assert (hyper.learning_rate, hyper.actor_learning_rate) == (1e-4, 1e-4)
     linear = [module for module in agent.policy.actor.modules() if isinstance(module, nn.Linear)]
     assert [layer.out_features for layer in linear] == [32, 4]

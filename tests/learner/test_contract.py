@@ -10,6 +10,7 @@ from torch import nn
 
 from bdpi.learner import Hyperparameters, LearnerState, native
 from bdpi.learner.native import NativeLearner
+from bdpi.learner.rules import Conservative, Imitation
 from bdpi.learner.tabular import TabularLearner
 from bdpi.learner.torch import TorchLearner
 from worlds import (
@@ -60,6 +61,9 @@ def test_native_equals_torch_after_a_default_epoch(sizes, one_hot, instruction_s
     n_critics=st.integers(1, 4),
     instruction_set=st.sampled_from(INSTRUCTION_SETS),
     seed=st.integers(0, 1000),
+    rule=st.sampled_from([Conservative(0.2), Imitation(), Imitation(0.5), None]),
+    masked=st.booleans(),
+    prior_scale=st.sampled_from([0.0, 0.7]),
     data=st.data(),
 )
 def test_native_equals_torch_on_random_shapes(
@@ -73,9 +77,12 @@ def test_native_equals_torch_on_random_shapes(
     n_critics,
     instruction_set,
     seed,
+    rule,
+    masked,
+    prior_scale,
     data,
 ):
-    """Any depth, any width, any batch, some critics only, terminal and ordinary and unusual discounts."""
+    """Any depth, any width, any batch, any rule, some critics only, masked actions, prior functions, all discounts."""
     n_trained = data.draw(st.integers(1, n_critics))
     reference, fast = both_learners(
         [inputs, *actor_hidden, actions],
@@ -84,15 +91,16 @@ def test_native_equals_torch_on_random_shapes(
         activation,
         one_hot,
         seed,
+        prior_scale,
         batch_size=batch_size,
         instruction_set=instruction_set,
     )
-    transitions = random_transitions(inputs, actions, one_hot, seed=seed)
+    transitions = random_transitions(inputs, actions, one_hot, seed=seed, masked=masked)
     hyper = Hyperparameters(
         critic_iterations=data.draw(st.integers(1, 3)),
         fit_steps=data.draw(st.integers(1, 5)),
         critic_step_size=0.5,
-        trust_region=0.2,
+        actor_rule=rule,
         learning_rate=1e-3,
         actor_learning_rate=2e-3,
     )

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bdpi.learner import Hyperparameters, Transitions
+from bdpi.learner.rules import Conservative
 from bdpi.learner.tabular import TabularLearner, actor_targets, assign, critic_targets
 
 
@@ -29,7 +30,7 @@ BATCH, CRITIC = np.array([[0]]), np.array([0])
 def test_one_iteration_by_hand():
     # a* = 1 at state 1 by Q_A; V = min(4, 2) = 2; Q'(0, 0) = 1 + 0.5 (10 + 0.9 * 2 - 1) = 6.4
     learner = learner_with([[1.0, 0.0], [3.0, 4.0]], [[0.0, 0.0], [9.0, 2.0]])
-    hyper = Hyperparameters(critic_iterations=1, critic_step_size=0.5, trust_region=0.05)
+    hyper = Hyperparameters(critic_iterations=1, critic_step_size=0.5, actor_rule=Conservative(0.05))
     learner.epoch(one_transition(0, 0, 10.0, 0.9, 1), BATCH, CRITIC, hyper)
     np.testing.assert_allclose(learner.critics[0, 0], [[6.4, 0.0], [3.0, 4.0]], rtol=1e-6)
     np.testing.assert_array_equal(learner.critics[0, 1], [[0.0, 0.0], [9.0, 2.0]])
@@ -65,7 +66,7 @@ def test_the_actor_follows_the_last_targets_not_the_fitted_table():
         np.array([1, 1]),
     )
     learner = TabularLearner(2, 2, 1)
-    hyper = Hyperparameters(critic_iterations=1, critic_step_size=1.0, trust_region=1.0)
+    hyper = Hyperparameters(critic_iterations=1, critic_step_size=1.0, actor_rule=Conservative(1.0))
     learner.epoch(transitions, np.array([[0, 1]]), CRITIC, hyper)
     np.testing.assert_allclose(learner.critics[0, 0, 0], [0.5, 2.5])  # least squares: means over the two rows
     np.testing.assert_allclose(learner.actor[0], [0.5, 0.5])  # one vote each; the fitted table would say action 1
@@ -120,21 +121,21 @@ def test_an_actor_step_stays_in_the_trust_region(seed, delta, n_actions, sharpne
     policy = np.exp(scores - scores.max(axis=1, keepdims=True))
     policy /= policy.sum(axis=1, keepdims=True)
     states = rng.integers(0, 5, 20)
-    rate = Hyperparameters(trust_region=delta).actor_rate
+    rule = Conservative(delta)
     new = policy.copy()
-    assign(new, states, actor_targets(policy[states], rng.integers(0, n_actions, 20), rate))
+    assign(new, states, actor_targets(rule, policy[states], rng.normal(size=(20, n_actions))))
     with np.errstate(divide="ignore", invalid="ignore"):
         divergence = np.where(policy > 0, policy * np.log(policy / new), 0).sum(axis=1)
     assert divergence.max() <= delta * (1 + 1e-9)
-    assert np.abs(new - policy).sum(axis=1).max() <= 2 * rate * (1 + 1e-9)
+    assert np.abs(new - policy).sum(axis=1).max() <= 2 * rule.rate * (1 + 1e-9)
     np.testing.assert_allclose(new.sum(axis=1), 1)
 
 
 def test_the_bounds_are_reached_by_a_certain_policy_that_is_wrong():
-    rate = Hyperparameters(trust_region=0.3).actor_rate
-    new = actor_targets(np.array([[0.0, 1.0]]), np.array([0]), rate)
+    rule = Conservative(0.3)
+    new = actor_targets(rule, np.array([[0.0, 1.0]]), np.array([[7.0, 3.0]]))
     assert -np.log(new[0, 1]) == pytest.approx(0.3)
-    assert np.abs(new - [[0.0, 1.0]]).sum() == pytest.approx(2 * rate)
+    assert np.abs(new - [[0.0, 1.0]]).sum() == pytest.approx(2 * rule.rate)
 
 
 def test_a_saved_state_continues_exactly():

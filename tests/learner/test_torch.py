@@ -77,7 +77,7 @@ def textbook_epoch(actor, critics, transitions, batches, order, hyper) -> None:
                 optimizers[id(q_a)].step()
             critics[number] = [q_b, q_a]
         with torch.no_grad():
-            rate = 1 - np.exp(-hyper.trust_region)
+            rate = 1 - np.exp(-0.05)
             y = (1 - rate) * actor(states).softmax(1) + rate * nn.functional.one_hot(target.argmax(1), 3)
         for _ in range(hyper.fit_steps):
             actor_optimizer.zero_grad()

@@ -23,14 +23,24 @@ def perceptron(sizes: list[int], activation: str = "tanh") -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
 
 
-def random_state(actor_sizes: list[int], critic_sizes: list[int], n_critics: int, seed: int = 0) -> LearnerState:
+def random_state(
+    actor_sizes: list[int], critic_sizes: list[int], n_critics: int, seed: int = 0, priors: bool = False
+) -> LearnerState:
     torch.manual_seed(seed)
     critics = [[flatten_parameters(perceptron(critic_sizes)) for _ in range(2)] for _ in range(n_critics)]
-    return LearnerState.fresh(flatten_parameters(perceptron(actor_sizes)), np.array(critics))
+    actor = flatten_parameters(perceptron(actor_sizes))
+    fixed = np.array([flatten_parameters(perceptron(critic_sizes)) for _ in range(n_critics)]) if priors else None
+    return LearnerState.fresh(actor, np.array(critics), fixed)
 
 
 def random_transitions(
-    n_inputs: int, n_actions: int, one_hot: bool, n: int = 500, seed: int = 0, discount: float | None = None
+    n_inputs: int,
+    n_actions: int,
+    one_hot: bool,
+    n: int = 500,
+    seed: int = 0,
+    discount: float | None = None,
+    masked: bool = False,
 ) -> Transitions:
     """``discount`` None mixes terminal transitions, gamma, and other discounts."""
     rng = np.random.default_rng(seed)
@@ -40,6 +50,11 @@ def random_transitions(
             return rng.integers(0, n_inputs, n)
         return rng.normal(size=(n, n_inputs)).astype(np.float32)
 
+    def random_masks() -> np.ndarray:
+        masks = rng.random((n, n_actions)) < 0.6
+        masks[np.arange(n), rng.integers(0, n_actions, n)] = True
+        return masks
+
     discounts = rng.choice([0.0, 0.99, 0.5, 1.0], n) if discount is None else np.full(n, discount)
     return Transitions(
         observations(),
@@ -47,6 +62,8 @@ def random_transitions(
         rng.normal(size=n).astype(np.float32),
         discounts.astype(np.float32),
         observations(),
+        random_masks() if masked else None,
+        random_masks() if masked else None,
     )
 
 
@@ -62,19 +79,30 @@ def both_learners(
     activation: str = "tanh",
     one_hot: bool = False,
     seed: int = 0,
+    prior_scale: float = 0.0,
     **native_arguments,
 ) -> tuple[TorchLearner, NativeLearner]:
     """A PyTorch and a native learner with the same parameters."""
-    state = random_state(actor_sizes, critic_sizes, n_critics, seed)
+    state = random_state(actor_sizes, critic_sizes, n_critics, seed, priors=prior_scale > 0)
 
     def preprocess(tensor: torch.Tensor) -> torch.Tensor:
         return nn.functional.one_hot(tensor, critic_sizes[0]).float() if one_hot else tensor.float()
 
     reference = TorchLearner(
-        perceptron(actor_sizes, activation), perceptron(critic_sizes, activation), state, preprocess=preprocess
+        perceptron(actor_sizes, activation),
+        perceptron(critic_sizes, activation),
+        state,
+        preprocess=preprocess,
+        prior_scale=prior_scale,
     )
     native = NativeLearner(
-        actor_sizes, critic_sizes, copy.deepcopy(state), activation=activation, one_hot=one_hot, **native_arguments
+        actor_sizes,
+        critic_sizes,
+        copy.deepcopy(state),
+        activation=activation,
+        one_hot=one_hot,
+        prior_scale=prior_scale,
+        **native_arguments,
     )
     return reference, native
 
@@ -84,5 +112,7 @@ def assert_same_state(first, second, tolerance: float = 1e-4) -> None:
     ours, theirs = first.state_dict(), second.state_dict()
     assert ours.keys() == theirs.keys()
     for name, array in ours.items():
+        if array.size == 0:
+            continue
         difference, scale = np.abs(array - theirs[name]).max(), np.abs(array).max()
         assert difference <= tolerance * max(scale, 1e-12), f"{name}: {difference} of {scale}"

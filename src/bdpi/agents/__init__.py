@@ -1,9 +1,19 @@
 """Agents: Stable-Baselines3 algorithms, what users import."""
 
+from bdpi.agents.abcdqn import ABCDQN
+from bdpi.agents.actor_mimic import ActorMimic
 from bdpi.agents.base import EnsembleAlgorithm
 from bdpi.agents.bdpi import BDPI
+from bdpi.agents.bootstrapped_dqn import BootstrappedDQN
+from bdpi.agents.tabular_bdpi import TabularBDPI
 
 #: By the name they have on the command line.
-AGENTS: dict[str, type[EnsembleAlgorithm]] = {"bdpi": BDPI}
+AGENTS: dict[str, type[EnsembleAlgorithm]] = {
+    "bdpi": BDPI,
+    "abcdqn": ABCDQN,
+    "actor-mimic": ActorMimic,
+    "bootstrapped-dqn": BootstrappedDQN,
+    "tabular-bdpi": TabularBDPI,
+}
 
-__all__ = ["AGENTS", "BDPI", "EnsembleAlgorithm"]
+__all__ = ["ABCDQN", "AGENTS", "BDPI", "ActorMimic", "BootstrappedDQN", "EnsembleAlgorithm", "TabularBDPI"]

@@ -1,4 +1,8 @@
-"""What all agents with several off-policy critics share: an SB3 algorithm around a learner."""
+"""What all agents with several off-policy critics share: an SB3 algorithm around a learner.
+
+An agent differs from another in three places: the rule by which its actor follows the critics (:meth:`actor_rule`),
+the learner (:meth:`_make_learner`), and how it picks actions in training (:meth:`_pick_actions`).
+"""
 
 from __future__ import annotations
 
@@ -31,10 +35,11 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
-from bdpi.agents.learners import AgentLearner, LearnerChoice
-from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw
+from bdpi.agents.learners import AgentLearner, LearnerChoice, network_learner
+from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.learner import Hyperparameters
-from bdpi.learner.interface import FloatArray, IntArray
+from bdpi.learner.interface import BoolArray, FloatArray, IntArray
+from bdpi.learner.rules import ActorRule
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
 
@@ -43,9 +48,33 @@ DIAGNOSTICS_EVERY = 10
 
 
 class EnsembleAlgorithm(OffPolicyAlgorithm):
-    """An actor and several critics, trained by a :class:`~bdpi.agents.learners.AgentLearner`.
+    """Several critics, and perhaps an actor, trained by an :class:`~bdpi.agents.learners.AgentLearner`.
 
-    The parameters are documented in :class:`bdpi.BDPI`.
+    :param policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", or a subclass of
+        :class:`~bdpi.agents.policies.BDPIPolicy`
+    :param env: the environment to learn from (an id, an environment or a ``VecEnv``); Discrete actions
+    :param learning_rate: Adam's learning rate of the critics; may be a function of the remaining progress
+    :param buffer_size: how many transitions are remembered. A larger memory forgets less and reacts more slowly.
+    :param batch_size: transitions per batch. Learning starts when there is one batch.
+    :param gamma: discount factor
+    :param train_freq: transitions (of each environment) between learning epochs, or ``(n, "episode")``.
+        More than 1 saves computation at the cost of samples.
+    :param gradient_steps: learning epochs each time, per environment; -1 makes as many as there were transitions
+    :param n_critics: N_c. More critics make learning smoother and exploration more careful, and cost time.
+    :param critics_per_step: how many of the critics an epoch trains, picked at random; all if None
+    :param critic_iterations: N_t, training iterations per critic and epoch. More extract more from a batch.
+    :param fit_steps: Adam steps per fit of a network; 20 if None (1 for "CnnPolicy")
+    :param critic_step_size: alpha, how far Q-values move towards their new estimate in one iteration. Lower values
+        average over more transitions, which noisy rewards may need.
+    :param policy_kwargs: arguments of the policy, for instance ``dict(net_arch=[256])``
+    :param stats_window_size: episodes over which the logged mean return is taken
+    :param tensorboard_log: folder for TensorBoard; no such log if None
+    :param verbose: 0 silent, 1 information, 2 debugging
+    :param seed: makes everything repeatable, bit for bit on the same machine
+    :param device: where networks live. "auto" is the CPU for perceptrons, else a GPU if there is one.
+    :param learner: "native" (C++), "torch", or "auto": native wherever possible
+    :param n_threads: threads of the native learner; all cores if None. Never changes results.
+    :param _init_setup_model: build the networks at once
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -56,6 +85,8 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
     policy: BDPIPolicy
     replay_buffer: TransitionBuffer | DictTransitionBuffer
     action_space: spaces.Discrete
+    #: of the actor; None: the critics'. Agents with an actor have it as an argument.
+    actor_learning_rate: float | Schedule | None = None
 
     def __init__(
         self,
@@ -72,8 +103,6 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         critic_iterations: int = 4,
         fit_steps: int | None = None,
         critic_step_size: float = 0.2,
-        trust_region: float = 0.05,
-        actor_learning_rate: float | Schedule | None = None,
         policy_kwargs: dict[str, Any] | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
@@ -118,8 +147,6 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         self.critic_iterations = critic_iterations
         self.fit_steps = fit_steps
         self.critic_step_size = critic_step_size
-        self.trust_region = trust_region
-        self.actor_learning_rate = actor_learning_rate
         self.learner_choice: LearnerChoice = learner
         self.n_threads = n_threads
         #: says whose file it is; read before anything else of a saved agent is
@@ -127,6 +154,8 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         self._device_is_free = device == "auto"
         #: draws training actions and batches, and nothing else does; saved with the agent
         self._generator: np.random.Generator | None = None
+        #: of the states that the environments are in, (n_envs, n_actions); None: all actions are allowed
+        self._action_masks: BoolArray | None = None
         if _init_setup_model:
             self._setup_model()
 
@@ -151,7 +180,6 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         if self.fit_steps is not None:
             checks.check_integer("fit_steps", self.fit_steps, 1)
         checks.check_number("critic_step_size", self.critic_step_size, 0, 1)
-        checks.check_number("trust_region", self.trust_region, 0)
         checks.check_integer("gradient_steps", self.gradient_steps, -1)
         if self.n_threads is not None:
             checks.check_integer("n_threads", self.n_threads, 1)
@@ -176,9 +204,7 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         self.replay_buffer_class = DictTransitionBuffer if is_dict else TransitionBuffer
         self.replay_buffer_kwargs = {"gamma": self.gamma}
         super()._setup_model()
-        self.agent_learner = AgentLearner(
-            self.policy, self.n_critics, self.batch_size, self.learner_choice, self.n_threads
-        )
+        self.agent_learner = self._make_learner()
         self._actor_lr_schedule = (
             self.lr_schedule if self.actor_learning_rate is None else FloatSchedule(self.actor_learning_rate)
         )
@@ -191,6 +217,18 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         if self.seed is not None:
             self.policy.generator = np.random.default_rng([self.seed, 1])
 
+    def actor_rule(self) -> ActorRule | None:
+        """How the actor follows a critic; None for agents without an actor."""
+        return None
+
+    def _make_learner(self) -> AgentLearner:
+        rule = self.actor_rule()
+        if rule is None:
+            self.policy.actor = None
+        return network_learner(
+            self.policy, rule, self.n_critics, self.batch_size, self.device, self.learner_choice, self.n_threads
+        )
+
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed networks yet to be made, the environment, and the agent's own generators."""
         super().set_random_seed(seed)
@@ -201,8 +239,8 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
 
     @property
     def learner_name(self) -> str:
-        """Which learner trains this agent: "native" or "torch"."""
-        return self.agent_learner.name
+        """Which learner trains this agent: "native", "torch" or "tabular"."""
+        return self.agent_learner.learner.name
 
     # -- learning -----------------------------------------------------------------------------------------------
 
@@ -214,9 +252,9 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
             critic_iterations=self.critic_iterations,
             fit_steps=self.fit_steps if self.fit_steps is not None else (1 if on_pixels else 20),
             critic_step_size=self.critic_step_size,
-            trust_region=self.trust_region,
             learning_rate=self.lr_schedule(progress),
             actor_learning_rate=self._actor_lr_schedule(progress),
+            actor_rule=self.actor_rule(),
         )
 
     def train(self, gradient_steps: int, batch_size: int) -> None:
@@ -245,14 +283,15 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         )
         diagnose = self._n_updates % DIAGNOSTICS_EVERY == 0
         if diagnose:
-            before, _ = self.agent_learner.policy_and_greedy_actions(transitions, batches[0])
-        metrics = self.agent_learner.epoch(transitions, batches, critics, hyperparameters)
+            before, _ = self.agent_learner.opinions(transitions, batches[0])
+        metrics = self.agent_learner.learner.epoch(transitions, batches, critics, hyperparameters)
         self._n_updates += 1
         self.logger.record("train/critic_loss", metrics.critic_loss)
-        self.logger.record("train/actor_loss", metrics.actor_loss)
+        if self.agent_learner.has_actor:
+            self.logger.record("train/actor_loss", metrics.actor_loss)
         self.logger.record("train/mean_q", metrics.mean_q)
         if diagnose:
-            after, greedy = self.agent_learner.policy_and_greedy_actions(transitions, batches[0])
+            after, greedy = self.agent_learner.opinions(transitions, batches[0])
             self.logger.record("train/entropy", entropy_bits(after))
             self.logger.record("train/kl", kl_divergence(before, after))
             self.logger.record("train/disagreement", float(np.mean(np.any(greedy != greedy[0], axis=0))))
@@ -262,10 +301,39 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[IntArray, IntArray]:
-        """Training actions: drawn from the actor, with the agent's own generator."""
-        assert self._generator is not None
-        actions = draw(self.policy.probabilities(self._last_obs), self._generator) + int(self.action_space.start)
+        """Training actions, in the environment's numbers."""
+        actions = self._pick_actions(self._last_obs, self._action_masks) + int(self.action_space.start)
         return actions, actions
+
+    def _pick_actions(self, observations: Any, masks: BoolArray | None) -> IntArray:
+        """One zero-based action per environment: drawn from the actor, with the agent's own generator."""
+        assert self._generator is not None
+        return draw(mask_probabilities(self.policy.probabilities(observations), masks), self._generator)
+
+    def predict(
+        self,
+        observation: Any,
+        state: tuple[Any, ...] | None = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: Any = None,
+    ) -> tuple[Any, tuple[Any, ...] | None]:
+        """Actions for observations; never changes training.
+
+        :param observation: one observation, or a batch of them
+        :param state: not used
+        :param episode_start: not used
+        :param deterministic: the most probable action instead of a drawn one
+        :param action_masks: which actions are allowed, (n_actions,) or (n, n_actions)
+        """
+        n_actions = int(self.action_space.n)
+        self.policy.action_masks = (
+            None if action_masks is None else np.asarray(action_masks, bool).reshape(-1, n_actions)
+        )
+        try:
+            return super().predict(observation, state, episode_start, deterministic)
+        finally:
+            self.policy.action_masks = None
 
     def collect_rollouts(
         self,
@@ -293,6 +361,8 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
             steps += 1
             self._update_info_buffer(infos, dones)
             self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
+            self._remember_masks(env, dones, infos)
+            self._episodes_ended(np.flatnonzero(dones))
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
 
             callback.update_locals(locals())
@@ -308,10 +378,30 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         return RolloutReturn(steps * env.num_envs, episodes, continue_training=True)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        continues = self._last_obs is not None
         total_timesteps, callback = super()._setup_learn(*args, **kwargs)
+        assert self.env is not None
+        if self.num_timesteps == 0 or not continues:  # the environments were reset
+            self._action_masks = checks.masks_of(self.env.unwrapped.reset_infos, self.action_space, self.num_timesteps)
+            self._episodes_ended(np.arange(self.n_envs))
         for index in range(self.n_envs):
             self._check_observation("first observation", _row(self._last_obs, index), index, self.num_timesteps)
         return total_timesteps, callback
+
+    def _episodes_ended(self, environments: IntArray) -> None:
+        """Told which environments are about to begin a new episode."""
+
+    def _remember_masks(self, env: VecEnv, dones: Any, infos: list[dict[str, Any]]) -> None:
+        """Keep ``info["action_mask"]`` of the states before and after the last step, if there is any."""
+        before = self._action_masks
+        after = checks.masks_of(infos, self.action_space, self.num_timesteps)
+        if before is not None or after is not None:
+            everything = np.ones((self.n_envs, int(self.action_space.n)), bool)
+            before = everything if before is None else before
+            self.replay_buffer.mask_last(before, everything if after is None else after)
+        # where an episode ended, the next action belongs to the state after the reset
+        upcoming = [env.unwrapped.reset_infos[i] if done else infos[i] for i, done in enumerate(dones)]
+        self._action_masks = checks.masks_of(upcoming, self.action_space, self.num_timesteps)
 
     def _check_step(self, new_obs: Any, rewards: Any, dones: Any, infos: list[dict[str, Any]]) -> None:
         """Refuse what cannot be learned from, before it enters the memory."""

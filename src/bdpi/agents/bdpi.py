@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
+
+from bdpi.agents import checks
 from bdpi.agents.base import EnsembleAlgorithm
+from bdpi.agents.policies import BDPIPolicy
+from bdpi.learner.rules import Conservative
 
 
 class BDPI(EnsembleAlgorithm):
@@ -18,27 +25,29 @@ class BDPI(EnsembleAlgorithm):
         :class:`~bdpi.agents.policies.BDPIPolicy`
     :param env: the environment to learn from (an id, an environment or a ``VecEnv``); Discrete actions
     :param learning_rate: Adam's learning rate of the critics; may be a function of the remaining progress
-    :param buffer_size: how many transitions are remembered. A larger memory forgets less and reacts more slowly.
-    :param batch_size: transitions per batch. Learning starts when there is one batch.
-    :param gamma: discount factor
-    :param train_freq: transitions (of each environment) between learning epochs, or ``(n, "episode")``.
-        More than 1 saves computation at the cost of samples.
-    :param gradient_steps: learning epochs each time, per environment; -1 makes as many as there were transitions
-    :param n_critics: N_c. More critics make learning smoother and exploration more careful, and cost time.
-    :param critics_per_step: how many of the critics an epoch trains, picked at random; all if None
-    :param critic_iterations: N_t, training iterations per critic and epoch. More extract more from a batch.
-    :param fit_steps: Adam steps per fit of a network; 20 if None (1 for "CnnPolicy")
-    :param critic_step_size: alpha, how far Q-values move towards their new estimate in one iteration. Lower values
-        average over more transitions, which noisy rewards may need.
     :param trust_region: delta, the KL divergence by which one critic may move the actor. Lower explores longer.
     :param actor_learning_rate: Adam's learning rate of the actor; ``learning_rate`` if None
-    :param policy_kwargs: arguments of the policy, for instance ``dict(net_arch=[256])``
-    :param stats_window_size: episodes over which the logged mean return is taken
-    :param tensorboard_log: folder for TensorBoard; no such log if None
-    :param verbose: 0 silent, 1 information, 2 debugging
-    :param seed: makes everything repeatable, bit for bit on the same machine
-    :param device: where networks live. "auto" is the CPU for perceptrons, else a GPU if there is one.
-    :param learner: "native" (C++), "torch", or "auto": native wherever possible
-    :param n_threads: threads of the native learner; all cores if None. Never changes results.
-    :param _init_setup_model: build the networks at once
+    :param common: what all agents have in common, see :class:`~bdpi.agents.base.EnsembleAlgorithm`: ``gamma``,
+        ``buffer_size``, ``batch_size``, ``n_critics``, ``critic_iterations``, ``policy_kwargs``, ``seed``, …
     """
+
+    def __init__(
+        self,
+        policy: str | type[BDPIPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 1e-4,
+        trust_region: float = 0.05,
+        actor_learning_rate: float | Schedule | None = None,
+        **common: Any,
+    ) -> None:
+        self.trust_region = trust_region
+        self.actor_learning_rate = actor_learning_rate
+        super().__init__(policy, env, learning_rate, **common)
+
+    def _check_hyperparameters(self) -> None:
+        super()._check_hyperparameters()
+        checks.check_number("trust_region", self.trust_region, 0)
+
+    def actor_rule(self) -> Conservative:
+        """A small step towards the critic's greedy policy."""
+        return Conservative(self.trust_region)

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from bdpi.agents.spaces import shift_to_zero
 from bdpi.learner import Transitions
-from bdpi.learner.interface import IntArray, Observations
+from bdpi.learner.interface import BoolArray, IntArray, Observations
 
 
 def _map(function: Any, observations: Any) -> Any:
@@ -33,8 +33,9 @@ else:
 class _Transitions(_Base):
     """Mixed into SB3's two buffers.
 
-    ``discounts`` holds gamma, or 0 where the episode terminated; a truncated episode keeps gamma. Discrete
-    observations and actions are stored counted from 0, whatever the ``start`` of their space.
+    ``discounts`` holds gamma (or what ``info["discount"]`` says of a step), and 0 where the episode terminated; a
+    truncated episode keeps gamma. Discrete observations and actions are stored counted from 0, whatever the ``start``
+    of their space. ``masks`` and ``next_masks`` exist from the first action mask on.
 
     :param gamma: discount factor of ordinary transitions
     """
@@ -43,16 +44,26 @@ class _Transitions(_Base):
         super().__init__(*args, **kwargs)
         self.gamma = gamma
         self.discounts = np.zeros((self.buffer_size, self.n_envs), dtype=np.float32)
+        self.masks: BoolArray | None = None
+        self.next_masks: BoolArray | None = None
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Store one transition of each environment."""
         truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
-        self.discounts[self.pos] = self.gamma * (1 - np.asarray(done) * (1 - truncated))
+        discounts = np.array([info.get("discount", self.gamma) for info in infos])
+        self.discounts[self.pos] = discounts * (1 - np.asarray(done) * (1 - truncated))
         assert isinstance(self.action_space, spaces.Discrete)
         space, first_action = self.observation_space, int(self.action_space.start)
         super().add(
             shift_to_zero(obs, space), shift_to_zero(next_obs, space), action - first_action, reward, done, infos
         )
+
+    def mask_last(self, masks: BoolArray, next_masks: BoolArray) -> None:
+        """Say which actions were allowed before and after the step that was stored last, (n_envs, n_actions)."""
+        if self.masks is None or self.next_masks is None:
+            self.masks, self.next_masks = (np.ones((self.buffer_size, *masks.shape), dtype=bool) for _ in range(2))
+        last = (self.pos - 1) % self.buffer_size
+        self.masks[last], self.next_masks[last] = masks, next_masks
 
     def __len__(self) -> int:
         """Number of transitions held."""
@@ -71,6 +82,8 @@ class _Transitions(_Base):
             rewards=flat(self.rewards),
             discounts=flat(self.discounts),
             next_observations=_map(flat, self.next_observations),
+            masks=None if self.masks is None else flat(self.masks),
+            next_masks=None if self.next_masks is None else flat(self.next_masks),
         )
 
     # -- files --------------------------------------------------------------------------------------------------
@@ -85,6 +98,8 @@ class _Transitions(_Base):
                 named |= {f"{name}.{key}": part for key, part in stored.items()}
             else:
                 named[name] = stored
+        if self.masks is not None and self.next_masks is not None:
+            named |= {"masks": self.masks, "next_masks": self.next_masks}
         return named
 
     def save_npz(self, path: str | os.PathLike[str]) -> None:
@@ -99,7 +114,6 @@ class _Transitions(_Base):
 
     def load_npz(self, path: str | os.PathLike[str]) -> None:
         """Take over the transitions of :meth:`save_npz`; the buffer must have the same size and spaces."""
-        own = self._arrays()
         try:
             with np.load(path, allow_pickle=False) as file:
                 loaded = {name: file[name] for name in file.files}
@@ -108,6 +122,9 @@ class _Transitions(_Base):
                 raise
             raise ValueError(f"{path} is not a replay memory, or it is damaged: {error}") from error
         position = loaded.pop("position", np.zeros(0))
+        if "masks" in loaded and self.masks is None and loaded["masks"].ndim == 3:
+            self.mask_last(loaded["masks"][:1].all(axis=0), loaded["masks"][:1].all(axis=0))
+        own = self._arrays()
         if loaded.keys() != own.keys() or position.shape != (2,):
             raise ValueError(f"{path} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
         pos, full = (int(value) for value in position)
@@ -147,4 +164,6 @@ def gather(transitions: Transitions, batches: IntArray, normalizer: VecNormalize
         rewards,
         transitions.discounts[index],
         observations(transitions.next_observations),
+        None if transitions.masks is None else transitions.masks[index],
+        None if transitions.next_masks is None else transitions.next_masks[index],
     )

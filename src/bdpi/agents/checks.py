@@ -114,3 +114,27 @@ def check_executed_action(value: Any, space: spaces.Discrete, step: int, environ
             f"of the environment ({space.start}..{space.start + space.n - 1})"
         )
     return action
+
+
+def masks_of(infos: list[dict[str, Any]], space: spaces.Discrete, step: int) -> NDArray[np.bool_] | None:
+    """``info["action_mask"]`` of each environment, (n_envs, n_actions); None where no environment gives one."""
+    if not any("action_mask" in info for info in infos):
+        return None
+    n_actions = int(space.n)
+    masks = np.ones((len(infos), n_actions), dtype=bool)
+    for environment, info in enumerate(infos):
+        if "action_mask" not in info:
+            continue
+        mask = np.asarray(info["action_mask"])
+        if mask.shape != (n_actions,) or mask.dtype.kind not in "biu":
+            raise ValueError(
+                f'info["action_mask"] of environment {environment} at step {step} must be {n_actions} zeros and ones, '
+                f"one for each action, got {info['action_mask']!r}"
+            )
+        if not mask.any():
+            raise ValueError(
+                f'info["action_mask"] of environment {environment} at step {step} allows no action at all; allow one, '
+                "or end the episode before"
+            )
+        masks[environment] = mask.astype(bool)
+    return masks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import Literal
@@ -15,26 +16,166 @@ from torch import nn
 from bdpi.agents.buffers import gather
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.agents.spaces import NativeInputs
-from bdpi.learner import EpochMetrics, Hyperparameters, Learner, LearnerState, Transitions, native
-from bdpi.learner.interface import FloatArray, IntArray
+from bdpi.learner import Learner, LearnerState, Transitions, native
+from bdpi.learner.interface import FloatArray, IntArray, Observations
 from bdpi.learner.native import NativeLearner
+from bdpi.learner.rules import ActorRule
+from bdpi.learner.tabular import TabularLearner
 from bdpi.learner.torch import TorchLearner, bind_parameters, flatten_parameters
 
 LearnerChoice = Literal["auto", "native", "torch"]
 
 
-def choose_learner(policy: BDPIPolicy, choice: LearnerChoice, device: torch.device) -> Literal["native", "torch"]:
+class AgentLearner:
+    """A learner, and the way from an agent's observations to its inputs.
+
+    :param learner: any learner
+    :param inputs: from replay arrays to the learner's arrays; None where it takes the replay arrays themselves
+    :param has_actor: the agent follows an actor; else it follows its critics
+    """
+
+    def __init__(self, learner: Learner, inputs: NativeInputs | None, has_actor: bool) -> None:
+        self.learner = learner
+        self.has_actor = has_actor
+        self._inputs = inputs
+
+    def prepare(
+        self, transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None
+    ) -> tuple[Transitions, IntArray]:
+        """The learner's arrays for these batches: the replay memory itself where possible, else a converted copy."""
+        inputs = self._inputs
+        if normalizer is not None or (inputs is not None and not inputs.direct):
+            transitions = gather(transitions, batches, normalizer)
+            batches = np.arange(batches.size).reshape(batches.shape)
+        if inputs is not None:
+            transitions = dataclasses.replace(
+                transitions,
+                observations=inputs(transitions.observations),
+                next_observations=inputs(transitions.next_observations),
+            )
+        return transitions, batches
+
+    def q_values(self, observations: Observations) -> FloatArray:
+        """Q_A(s, .) of every critic for zero-based observations, (n_critics, n, n_actions)."""
+        return self.learner.q_values(observations if self._inputs is None else self._inputs(observations))
+
+    def behaviour(self, observations: Observations) -> FloatArray:
+        """What the agent does in zero-based observations: probabilities, (n, n_actions)."""
+        return self._behaviour(observations if self._inputs is None else self._inputs(observations))
+
+    def _behaviour(self, inputs: Observations) -> FloatArray:
+        if self.has_actor:
+            return self.learner.policy(inputs)
+        # Whoever picks a critic at random and follows it takes each action as often as critics prefer it.
+        q = self.learner.q_values(inputs)
+        return np.eye(q.shape[2], dtype=np.float32)[q.argmax(axis=2)].mean(axis=0)
+
+    def opinions(self, transitions: Transitions, batch: IntArray) -> tuple[FloatArray, IntArray]:
+        """For the states of a prepared batch: what the agent does, and each critic's greedy action (n_critics, n)."""
+        stored = transitions.observations
+        states = {key: part[batch] for key, part in stored.items()} if isinstance(stored, dict) else stored[batch]
+        return self._behaviour(states), self.learner.q_values(states).argmax(axis=2)
+
+    # What SB3's save and load ask of anything that they store.
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """All that learning changes."""
+        return {name: torch.from_numpy(array.copy()) for name, array in self.learner.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
+        """Take over a state; a state of other networks is refused."""
+        self.learner.load_state_dict({name: np.asarray(tensor.cpu()) for name, tensor in state.items()})
+
+
+def tabular_learner(policy: BDPIPolicy, n_critics: int) -> AgentLearner:
+    """Tables, for Discrete observations; the policy acts from the actor's table."""
+    inputs = policy.native_inputs()
+    assert inputs is not None
+    learner = TabularLearner(inputs.size, policy.n_actions, n_critics)
+    return _follow(policy, AgentLearner(learner, inputs, has_actor=True))
+
+
+def network_learner(
+    policy: BDPIPolicy,
+    rule: ActorRule | None,
+    n_critics: int,
+    batch_size: int,
+    device: torch.device,
+    choice: LearnerChoice = "auto",
+    n_threads: int | None = None,
+    prior_scale: float = 0.0,
+) -> AgentLearner:
+    """Networks: the policy's actor, which shares its memory with the learner from now on, and critics.
+
+    :param policy: one without an actor acts from the critics
+    :param rule: how the actor follows a critic; None without an actor
+    :param n_critics: number of critics
+    :param batch_size: largest batch of an epoch
+    :param device: where the PyTorch learner computes
+    :param choice: "auto", or the name of a learner
+    :param n_threads: threads of the native learner
+    :param prior_scale: weight of a fixed random function in each critic
+    """
+    critics = [[flatten_parameters(policy.make_critic()) for _ in range(2)] for _ in range(n_critics)]
+    priors = [flatten_parameters(policy.make_critic()) for _ in range(n_critics)] if prior_scale else None
+    state = LearnerState.fresh(
+        None if policy.actor is None else flatten_parameters(policy.actor),
+        np.array(critics),
+        None if priors is None else np.array(priors),
+    )
+    learner: NativeLearner | TorchLearner
+    inputs = None
+    actor_parameters = None
+    if _choose(policy, rule, choice, device) == "native":
+        inputs = policy.native_inputs()
+        assert inputs is not None
+        learner = NativeLearner(
+            actor_sizes=[inputs.size, *policy.actor_arch, policy.n_actions],
+            critic_sizes=[inputs.size, *policy.critic_arch, policy.n_actions],
+            state=state,
+            activation="tanh" if policy.activation_fn is nn.Tanh else "relu",
+            one_hot=inputs.one_hot,
+            batch_size=batch_size,
+            n_threads=n_threads,
+            prior_scale=prior_scale,
+        )
+        if state.actor is not None:
+            actor_parameters = torch.from_numpy(state.actor.parameters)
+    else:
+        # a copy of the actor, because a functional call swaps a module's parameters for a moment
+        actor = copy.deepcopy(policy.actor)
+        learner = TorchLearner(actor, policy.make_critic(), state, device, policy.preprocess, prior_scale)
+        if learner.actor is not None:
+            actor_parameters = learner.actor.parameters
+    agent_learner = AgentLearner(learner, inputs, has_actor=policy.actor is not None)
+    if policy.actor is None or actor_parameters is None:
+        return _follow(policy, agent_learner)
+    bind_parameters(policy.actor, actor_parameters)
+    return agent_learner
+
+
+def _follow(policy: BDPIPolicy, learner: AgentLearner) -> AgentLearner:
+    """Without an actor network of its own, a policy asks the learner."""
+    policy.actor = None
+    policy.behaviour = learner.behaviour
+    return learner
+
+
+def _choose(
+    policy: BDPIPolicy, rule: ActorRule | None, choice: LearnerChoice, device: torch.device
+) -> Literal["native", "torch"]:
     """The native learner wherever it can do the work; it is the fastest for small networks."""
     if choice not in ("auto", "native", "torch"):
         raise ValueError(f'learner must be "auto", "native" or "torch", got {choice!r}')
     if choice == "torch":
         return "torch"
-    suitable = policy.native_inputs() is not None and device.type == "cpu"
+    knows_rule = rule is None or rule.native is not None
+    suitable = policy.native_inputs() is not None and device.type == "cpu" and knows_rule
     if choice == "native":
         if not suitable:
             raise ValueError(
-                "the native learner trains multi-layer perceptrons with tanh or ReLU units on the CPU; for other "
-                'networks and devices use learner="auto"'
+                "the native learner trains multi-layer perceptrons with tanh or ReLU units on the CPU, by actor rules "
+                'that have a C++ counterpart; for everything else use learner="auto"'
             )
         if not native.is_available():
             raise ValueError(f"the native learner is not available: {native.info()['reason']}")
@@ -47,96 +188,3 @@ def choose_learner(policy: BDPIPolicy, choice: LearnerChoice, device: torch.devi
             stacklevel=2,
         )
     return "native" if suitable and native.is_available() else "torch"
-
-
-def initial_state(policy: BDPIPolicy, n_critics: int) -> LearnerState:
-    """Freshly initialised networks: the policy's actor, and two Q-networks for each critic."""
-    critics = [[flatten_parameters(policy.make_critic()) for _ in range(2)] for _ in range(n_critics)]
-    return LearnerState.fresh(flatten_parameters(policy.actor), np.array(critics))
-
-
-class AgentLearner:
-    """A learner that reads an agent's replay memory and keeps its policy's actor up to date.
-
-    :param policy: whose actor is trained; from now on it shares its memory with the learner
-    :param n_critics: number of critics
-    :param batch_size: largest batch of an epoch
-    :param choice: "auto", or the name of a learner
-    :param n_threads: threads of the native learner
-    """
-
-    def __init__(
-        self,
-        policy: BDPIPolicy,
-        n_critics: int,
-        batch_size: int,
-        choice: LearnerChoice = "auto",
-        n_threads: int | None = None,
-    ) -> None:
-        state = initial_state(policy, n_critics)
-        self.learner: Learner
-        self._inputs: NativeInputs | None = None
-        if choose_learner(policy, choice, policy.device) == "native":
-            self._inputs = policy.native_inputs()
-            assert self._inputs is not None
-            self.learner = NativeLearner(
-                actor_sizes=[self._inputs.size, *policy.actor_arch, policy.n_actions],
-                critic_sizes=[self._inputs.size, *policy.critic_arch, policy.n_actions],
-                state=state,
-                activation="tanh" if policy.activation_fn is nn.Tanh else "relu",
-                one_hot=self._inputs.one_hot,
-                batch_size=batch_size,
-                n_threads=n_threads,
-            )
-            bind_parameters(policy.actor, torch.from_numpy(state.actor.parameters))
-        else:
-            # a copy of the actor, because a functional call swaps a module's parameters for a moment
-            self.learner = TorchLearner(
-                copy.deepcopy(policy.actor), policy.make_critic(), state, policy.device, policy.preprocess
-            )
-            bind_parameters(policy.actor, self.learner.actor.parameters)
-
-    @property
-    def name(self) -> str:
-        """Which learner it is: "native" or "torch"."""
-        return self.learner.name
-
-    def prepare(
-        self, transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None
-    ) -> tuple[Transitions, IntArray]:
-        """The learner's arrays for these batches: the replay memory itself where possible, else a converted copy."""
-        inputs = self._inputs
-        if normalizer is not None or (inputs is not None and not inputs.direct):
-            transitions = gather(transitions, batches, normalizer)
-            batches = np.arange(batches.size).reshape(batches.shape)
-        if inputs is not None:
-            transitions = Transitions(
-                inputs(transitions.observations),
-                transitions.actions,
-                transitions.rewards,
-                transitions.discounts,
-                inputs(transitions.next_observations),
-            )
-        return transitions, batches
-
-    def epoch(
-        self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
-    ) -> EpochMetrics:
-        """One learning epoch on what :meth:`prepare` returned."""
-        return self.learner.epoch(transitions, batches, critics, hyperparameters)
-
-    def policy_and_greedy_actions(self, transitions: Transitions, batch: IntArray) -> tuple[FloatArray, IntArray]:
-        """pi(.|s) and every critic's greedy action (n_critics, n) for the states of a batch; for diagnostics."""
-        stored = transitions.observations
-        states = {key: part[batch] for key, part in stored.items()} if isinstance(stored, dict) else stored[batch]
-        return self.learner.policy(states), self.learner.q_values(states).argmax(axis=2)
-
-    # What SB3's save and load ask of anything that they store.
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """All that learning changes."""
-        return {name: torch.from_numpy(array.copy()) for name, array in self.learner.state_dict().items()}
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
-        """Take over a state; a state of other networks is refused."""
-        self.learner.load_state_dict({name: np.asarray(tensor.cpu()) for name, tensor in state.items()})

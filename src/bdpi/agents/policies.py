@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
 from bdpi.agents.spaces import NativeInputs, preprocess, shift_to_zero, zero_based
-from bdpi.learner.interface import FloatArray, IntArray
+from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 
 
 def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
@@ -28,6 +29,21 @@ def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
     cumulative = probabilities.cumsum(axis=1)
     thresholds = generator.random(len(probabilities)) * cumulative[:, -1]
     return (cumulative <= thresholds[:, None]).sum(axis=1).clip(max=probabilities.shape[1] - 1)
+
+
+def mask_probabilities(probabilities: FloatArray, masks: BoolArray | None) -> FloatArray:
+    """Without the actions that are not allowed; uniform over the allowed ones if the policy would take none of them."""
+    if masks is None:
+        return probabilities
+    kept = np.where(masks, probabilities, 0)
+    total = kept.sum(axis=1, keepdims=True)
+    return np.where(total > 0, kept / np.maximum(total, 1e-30), masks / np.maximum(masks.sum(axis=1, keepdims=True), 1))
+
+
+def _to_arrays(tensors: Any) -> Any:
+    if isinstance(tensors, dict):
+        return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
+    return tensors.cpu().numpy()
 
 
 class Network(nn.Sequential):
@@ -43,6 +59,7 @@ class BDPIPolicy(BasePolicy):
     """The actor, and the recipe for critics.
 
     While an agent learns, ``actor`` shares its memory with the agent's learner. The critics live in the learner only.
+    An agent without an actor sets ``actor`` to None and ``behaviour`` to what it follows instead.
 
     :param observation_space: Observation space
     :param action_space: Action space, Discrete
@@ -80,7 +97,11 @@ class BDPIPolicy(BasePolicy):
         self.net_arch = list(self.default_net_arch) if net_arch is None else net_arch
         self.actor_arch, self.critic_arch = get_actor_critic_arch(self.net_arch)
         self.n_actions = int(action_space.n)
-        self.actor = self._make_network(self.actor_arch)
+        self.actor: Network | None = self._make_network(self.actor_arch)
+        #: from zero-based observations to probabilities, where there is no actor
+        self.behaviour: Callable[[Any], FloatArray] | None = None
+        #: which actions the next prediction may choose, (n, n_actions); None: all
+        self.action_masks: BoolArray | None = None
         #: only ``predict`` draws from it, so that evaluating an agent does not change its training
         self.generator = np.random.default_rng()
 
@@ -90,7 +111,7 @@ class BDPIPolicy(BasePolicy):
 
     def make_critic(self) -> Network:
         """A new, randomly initialised Q-network."""
-        return self._make_network(self.critic_arch).to(self.device)
+        return self._make_network(self.critic_arch)
 
     def preprocess(self, observations: Any) -> Any:
         """Zero-based observation tensors as network inputs."""
@@ -108,8 +129,12 @@ class BDPIPolicy(BasePolicy):
         return self._probabilities(tensors).cpu().numpy()
 
     def _probabilities(self, tensors: Any) -> Tensor:
+        observations = shift_to_zero(tensors, self.observation_space)
+        if self.actor is None:
+            assert self.behaviour is not None
+            return torch.as_tensor(self.behaviour(_to_arrays(observations)))
         with torch.no_grad():
-            scores: Tensor = self.actor(self.preprocess(shift_to_zero(tensors, self.observation_space)))
+            scores: Tensor = self.actor(self.preprocess(observations))
             return scores.softmax(dim=1)
 
     def forward(self, observation: Any, deterministic: bool = False) -> Tensor:
@@ -117,12 +142,9 @@ class BDPIPolicy(BasePolicy):
         return self._predict(observation, deterministic)
 
     def _predict(self, observation: Any, deterministic: bool = False) -> Tensor:
-        probabilities = self._probabilities(observation)
-        if deterministic:
-            actions = probabilities.argmax(dim=1)
-        else:
-            actions = torch.as_tensor(draw(probabilities.cpu().numpy(), self.generator))
-        return actions + int(self.action_space.start)  # type: ignore[attr-defined]
+        probabilities = mask_probabilities(self._probabilities(observation).cpu().numpy(), self.action_masks)
+        actions = probabilities.argmax(axis=1) if deterministic else draw(probabilities, self.generator)
+        return torch.as_tensor(actions) + int(self.action_space.start)  # type: ignore[attr-defined]
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return super()._get_constructor_parameters() | {

@@ -9,14 +9,17 @@ PyTorch and the native learner comparable, parameter by parameter.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bdpi.learner.rules import ActorRule, Conservative
+
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 #: One array, or a dictionary of arrays (``MultiInputPolicy``); the first axis counts transitions.
 Observations = NDArray[Any] | dict[str, NDArray[Any]]
 
@@ -25,7 +28,8 @@ Observations = NDArray[Any] | dict[str, NDArray[Any]]
 class Transitions:
     """Experience, as arrays of one length. ``discounts`` is gamma, or 0 where the episode terminated.
 
-    ``actions`` are the ones that were executed, counted from 0.
+    ``actions`` are the ones that were executed, counted from 0. ``masks`` and ``next_masks``, of shape (n, n_actions),
+    say which actions are allowed in the states and the next states; None allows all.
     """
 
     observations: Observations
@@ -33,6 +37,8 @@ class Transitions:
     rewards: FloatArray
     discounts: FloatArray
     next_observations: Observations
+    masks: BoolArray | None = None
+    next_masks: BoolArray | None = None
 
 
 @dataclass(frozen=True)
@@ -43,22 +49,17 @@ class Hyperparameters:
     :param fit_steps: Adam steps per fit of a network to its targets.
     :param critic_step_size: alpha, how far Q' moves towards the bootstrapped return. Lower averages over more
         transitions; 1 is plain Q-learning.
-    :param trust_region: delta, how far (in KL divergence) one critic may move the actor. Lower explores longer.
     :param learning_rate: Adam's learning rate of the critics.
     :param actor_learning_rate: Adam's learning rate of the actor.
+    :param actor_rule: how the actor follows a critic; None trains the critics only.
     """
 
     critic_iterations: int = 4
     fit_steps: int = 20
     critic_step_size: float = 0.2
-    trust_region: float = 0.05
     learning_rate: float = 1e-4
     actor_learning_rate: float = 1e-4
-
-    @property
-    def actor_rate(self) -> float:
-        """lambda = 1 - exp(-delta), the share of the greedy policy in the actor's target (Eq. ppi_actor)."""
-        return float(-np.expm1(-self.trust_region))
+    actor_rule: ActorRule | None = field(default_factory=Conservative)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class EpochMetrics:
     """Averages over the critics trained in an epoch, of their last training iteration."""
 
     critic_loss: float  #: mean squared error between Q_A and Q' before the fit
-    actor_loss: float  #: mean squared error between the policy and its target before the fit
+    actor_loss: float  #: loss between the policy and its target before the fit; NaN without an actor
     mean_q: float  #: mean of Q_A over the batch's states and all actions
 
 
@@ -96,29 +97,46 @@ class NetworkState:
 
 @dataclass
 class LearnerState:
-    """All that learning changes: ``actor`` (P,), ``critics`` (n_critics, 2, P), and which of each pair is Q_A."""
+    """All that learning changes, and the prior functions, which it does not.
 
-    actor: NetworkState
+    :param actor: one network, (P,); None for critics without an actor
+    :param critics: (n_critics, 2, P)
+    :param active: which of each pair is Q_A
+    :param priors: (n_critics, P), or (n_critics, 0) without prior functions
+    """
+
+    actor: NetworkState | None
     critics: NetworkState
     active: IntArray
+    priors: FloatArray
 
     @classmethod
-    def fresh(cls, actor_parameters: FloatArray, critic_parameters: FloatArray) -> LearnerState:
+    def fresh(
+        cls,
+        actor_parameters: FloatArray | None,
+        critic_parameters: FloatArray,
+        prior_parameters: FloatArray | None = None,
+    ) -> LearnerState:
         """The state before any learning.
 
         :param actor_parameters: shape (P_actor,)
         :param critic_parameters: shape (n_critics, 2, P_critic)
+        :param prior_parameters: shape (n_critics, P_critic)
         """
-        actor = NetworkState.fresh(actor_parameters)
-        critics = NetworkState.fresh(critic_parameters)
-        return cls(actor, critics, np.zeros(len(critic_parameters), dtype=np.int64))
+        n_critics = len(critic_parameters)
+        return cls(
+            None if actor_parameters is None else NetworkState.fresh(actor_parameters),
+            NetworkState.fresh(critic_parameters),
+            np.zeros(n_critics, dtype=np.int64),
+            np.zeros((n_critics, 0), np.float32) if prior_parameters is None else prior_parameters.astype(np.float32),
+        )
 
     def to_dict(self) -> dict[str, NDArray[Any]]:
         """The arrays themselves (not copies) by name."""
-        named: dict[str, NDArray[Any]] = {"active": self.active}
-        for owner in ("actor", "critics"):
-            for field, array in vars(getattr(self, owner)).items():
-                named[f"{owner}.{field}"] = array
+        named: dict[str, NDArray[Any]] = {"active": self.active, "priors": self.priors}
+        for owner, networks in (("actor", self.actor), ("critics", self.critics)):
+            if networks is not None:
+                named |= {f"{owner}.{name}": array for name, array in vars(networks).items()}
         return named
 
     def update(self, named: Mapping[str, NDArray[Any]]) -> None:
@@ -159,11 +177,11 @@ class Learner(Protocol):
         ...
 
     def policy(self, observations: Observations) -> FloatArray:
-        """pi(.|s): (n, n_actions) probabilities."""
+        """pi(.|s): (n, n_actions) probabilities. Only where there is an actor."""
         ...
 
     def q_values(self, observations: Observations) -> FloatArray:
-        """Q_A(s, .) of every critic: (n_critics, n, n_actions)."""
+        """Q_A(s, .) of every critic, with its prior function: (n_critics, n, n_actions)."""
         ...
 
     def state_dict(self) -> dict[str, NDArray[Any]]:

@@ -83,6 +83,7 @@ class NativeLearner:
     :param state: initial parameters; this learner works in these very arrays
     :param batch_size: largest batch of an epoch
     :param n_threads: how many threads share an epoch; never changes the result
+    :param prior_scale: weight of the fixed random function ``state.priors`` in each critic
     :param instruction_set: one of ``info()["supported"]``; the best by default, or ``BDPI_INSTRUCTION_SET``
     """
 
@@ -98,6 +99,7 @@ class NativeLearner:
         batch_size: int = 256,
         n_threads: int | None = None,
         instruction_set: str | None = None,
+        prior_scale: float = 0.0,
     ) -> None:
         if _native is None:
             raise RuntimeError(f"the native learner is not available: {_reason}. {REMEDY}")
@@ -107,6 +109,7 @@ class NativeLearner:
         n_critics = len(state.active)
         self.state = state
         self.n_actions = critic_sizes[-1]
+        self.prior_scale = prior_scale
         self._engine = _native.Engine(
             actor_sizes=list(actor_sizes),
             critic_sizes=list(critic_sizes),
@@ -132,31 +135,39 @@ class NativeLearner:
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
     ) -> EpochMetrics:
         """See :meth:`bdpi.learner.interface.Learner.epoch`."""
-        state = self.state
-        return EpochMetrics(
-            *self._engine.epoch(
-                observations=transitions.observations,
-                actions=transitions.actions,
-                rewards=transitions.rewards,
-                discounts=transitions.discounts,
-                next_observations=transitions.next_observations,
-                batches=batches,
-                critics=critics,
-                actor=tuple(vars(state.actor).values()),
-                critic_networks=tuple(vars(state.critics).values()),
-                active=state.active,
-                critic_iterations=hyperparameters.critic_iterations,
-                fit_steps=hyperparameters.fit_steps,
-                critic_step_size=hyperparameters.critic_step_size,
-                trust_region=hyperparameters.trust_region,
-                learning_rate=hyperparameters.learning_rate,
-                actor_learning_rate=hyperparameters.actor_learning_rate,
-                train_actor=True,
-            )
+        state, rule = self.state, hyperparameters.actor_rule
+        native_rule = ("", 0.0) if rule is None else rule.native
+        if native_rule is None:
+            raise ValueError(f"the native learner does not know the actor rule {rule}; use the PyTorch learner")
+        critic_loss, actor_loss, mean_q = self._engine.epoch(
+            observations=transitions.observations,
+            actions=transitions.actions,
+            rewards=transitions.rewards,
+            discounts=transitions.discounts,
+            next_observations=transitions.next_observations,
+            batches=batches,
+            critics=critics,
+            masks=transitions.masks,
+            next_masks=transitions.next_masks,
+            actor=None if state.actor is None else tuple(vars(state.actor).values()),
+            critic_networks=tuple(vars(state.critics).values()),
+            priors=state.priors,
+            active=state.active,
+            critic_iterations=hyperparameters.critic_iterations,
+            fit_steps=hyperparameters.fit_steps,
+            critic_step_size=hyperparameters.critic_step_size,
+            learning_rate=hyperparameters.learning_rate,
+            actor_learning_rate=hyperparameters.actor_learning_rate,
+            actor_rule=native_rule[0],
+            actor_parameter=native_rule[1],
+            cross_entropy=rule is not None and rule.loss == "cross_entropy",
+            prior_scale=self.prior_scale,
         )
+        return EpochMetrics(critic_loss, float("nan") if rule is None else actor_loss, mean_q)
 
     def policy(self, observations: Observations) -> FloatArray:
         """See :meth:`bdpi.learner.interface.Learner.policy`."""
+        assert self.state.actor is not None, "there is no actor"
         out = np.empty((len(observations), self.n_actions), dtype=np.float32)
         self._engine.predict(actor=True, parameters=self.state.actor.parameters, observations=observations, out=out)
         return out
@@ -168,6 +179,11 @@ class NativeLearner:
         for critic, active in enumerate(state.active):
             parameters = state.critics.parameters[critic, active]
             self._engine.predict(actor=False, parameters=parameters, observations=observations, out=out[critic])
+        if self.prior_scale:
+            prior = np.empty_like(out[0])
+            for critic, parameters in enumerate(state.priors):
+                self._engine.predict(actor=False, parameters=parameters, observations=observations, out=prior)
+                out[critic] += self.prior_scale * prior
         return out
 
     def state_dict(self) -> dict[str, NDArray[Any]]:

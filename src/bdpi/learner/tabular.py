@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bdpi.learner.interface import (
+    BoolArray,
     EpochMetrics,
     FloatArray,
     Hyperparameters,
@@ -22,6 +24,7 @@ from bdpi.learner.interface import (
     Transitions,
     check_same_arrays,
 )
+from bdpi.learner.rules import ActorRule
 
 
 def critic_targets(
@@ -32,26 +35,38 @@ def critic_targets(
     rewards: FloatArray,
     discounts: FloatArray,
     critic_step_size: float,
+    next_masks: BoolArray | None = None,
 ) -> FloatArray:
     """Q'(s, .) for each transition: the clipped, swapped double Q-learning rule (Eq. abcdqn).
 
     :param q_a: Q_A(s, .), shape (n, n_actions)
     :param q_next_a: Q_A(s', .)
     :param q_next_b: Q_B(s', .)
+    :param next_masks: which actions are allowed in s'
     """
     rows = np.arange(len(actions))
-    best = q_next_a.argmax(axis=1)
+    best = allowed(q_next_a, next_masks).argmax(axis=1)
     value = np.minimum(q_next_a[rows, best], q_next_b[rows, best])
     targets = q_a.copy()
     targets[rows, actions] += critic_step_size * (rewards + discounts * value - q_a[rows, actions])
     return targets
 
 
-def actor_targets(policy: FloatArray, greedy: IntArray, actor_rate: float) -> FloatArray:
-    """y(s) = (1 - lambda) pi(s) + lambda onehot(greedy) for each transition (Eq. ppi_actor)."""
-    targets = (1 - actor_rate) * policy
-    targets[np.arange(len(greedy)), greedy] += actor_rate
-    return targets
+def allowed(q: FloatArray, masks: BoolArray | None) -> FloatArray:
+    """Q-values with minus infinity for actions that are not allowed, so that no argmax and no softmax takes them."""
+    return q if masks is None else np.where(masks, q, -np.inf)
+
+
+def actor_targets(rule: ActorRule, policy: FloatArray, q: FloatArray) -> FloatArray:
+    """The policy that each transition pulls the actor to."""
+    return rule.targets(torch.from_numpy(policy), torch.from_numpy(q)).numpy()
+
+
+def actor_loss(rule: ActorRule, policy: FloatArray, targets: FloatArray) -> float:
+    """What the rule minimises: mean squared error, or mean cross-entropy."""
+    if rule.loss == "cross_entropy":
+        return float(-(targets * np.log(np.maximum(policy, 1e-30))).sum(axis=1).mean())
+    return float(np.mean((policy - targets) ** 2))
 
 
 def assign(table: FloatArray, states: IntArray, targets: FloatArray) -> None:
@@ -60,6 +75,10 @@ def assign(table: FloatArray, states: IntArray, targets: FloatArray) -> None:
     sums = np.zeros((len(visited), table.shape[1]))
     np.add.at(sums, inverse, targets)
     table[visited] = sums / counts[:, None]
+
+
+def _rows(masks: BoolArray | None, batch: IntArray) -> BoolArray | None:
+    return None if masks is None else masks[batch]
 
 
 class TabularLearner:
@@ -94,9 +113,13 @@ class TabularLearner:
         for critic, batch in zip(critics, batches, strict=True):
             targets, critic_loss, mean_q = self._train_critic(critic, transitions, batch, hyperparameters)
             states = np.asarray(transitions.observations)[batch]
-            y = actor_targets(self.actor[states], targets.argmax(axis=1), hyperparameters.actor_rate)
-            losses.append((critic_loss, float(np.mean((y - self.actor[states]) ** 2)), mean_q))
-            assign(self.actor, states, y)
+            rule, loss = hyperparameters.actor_rule, float("nan")
+            if rule is not None:
+                policy = self.actor[states]
+                y = actor_targets(rule, policy, allowed(targets, _rows(transitions.masks, batch)))
+                loss = actor_loss(rule, policy, y)
+                assign(self.actor, states, y)
+            losses.append((critic_loss, loss, mean_q))
         return EpochMetrics(*np.mean(losses, axis=0).tolist())
 
     def _train_critic(
@@ -116,6 +139,7 @@ class TabularLearner:
                 transitions.rewards[batch],
                 transitions.discounts[batch],
                 hyperparameters.critic_step_size,
+                _rows(transitions.next_masks, batch),
             )
             assign(table_a, states, targets)
             self.active[critic] = 1 - self.active[critic]

@@ -10,6 +10,7 @@ Modules are used in evaluation mode: dropout is off, batch normalisation uses it
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
@@ -22,6 +23,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_map
 
 from bdpi.learner.interface import (
+    BoolArray,
     EpochMetrics,
     FloatArray,
     Hyperparameters,
@@ -32,6 +34,7 @@ from bdpi.learner.interface import (
     Transitions,
     check_same_arrays,
 )
+from bdpi.learner.rules import ActorRule
 
 #: A tensor, or a dictionary of tensors: what a module's ``forward`` takes.
 Inputs = Any
@@ -56,6 +59,11 @@ def bind_parameters(module: nn.Module, flat: Tensor) -> None:
 def as_float(observations: Any) -> Inputs:
     """The default ``preprocess``: numbers as float32."""
     return tree_map(lambda tensor: tensor.float(), observations)
+
+
+def allowed(q: Tensor, masks: Tensor | None) -> Tensor:
+    """Q-values with minus infinity for actions that are not allowed, so that no argmax and no softmax takes them."""
+    return q if masks is None else q.masked_fill(~masks, -torch.inf)
 
 
 class FunctionalNetwork:
@@ -126,31 +134,35 @@ class AdamTensors:
 class TorchLearner:
     """BDPI's learning epoch on PyTorch modules.
 
-    :param actor: module from inputs to one score per action; the softmax is applied here
+    :param actor: module from inputs to one score per action; the softmax is applied here. None: critics only
     :param critic: module from inputs to one Q-value per action; a template, its own parameters are not used
     :param state: initial parameters; copied
     :param device: where to compute
     :param preprocess: from a batch of raw observations (tensors) to the modules' inputs, for instance one-hot vectors
+    :param prior_scale: weight of the fixed random function ``state.priors`` in each critic
     """
 
     name = "torch"
 
     def __init__(
         self,
-        actor: nn.Module,
+        actor: nn.Module | None,
         critic: nn.Module,
         state: LearnerState,
         device: torch.device | str = "cpu",
         preprocess: Callable[[Any], Inputs] = as_float,
+        prior_scale: float = 0.0,
     ) -> None:
         self.device = torch.device(device)
         self.preprocess = preprocess
-        self._actor_network = FunctionalNetwork(actor.to(self.device))
+        self.prior_scale = prior_scale
+        state = copy.deepcopy(state)
         self._critic_network = FunctionalNetwork(critic.to(self.device))
-        copied = NetworkState(*(array.copy() for array in vars(state.actor).values()))
-        self.actor = AdamTensors(copied, self.device)
-        self.critics = AdamTensors(NetworkState(*(a.copy() for a in vars(state.critics).values())), self.device)
-        self.active = torch.as_tensor(state.active.copy()).to(self.device)
+        self.critics = AdamTensors(state.critics, self.device)
+        self.active = torch.as_tensor(state.active).to(self.device)
+        self.priors = torch.as_tensor(state.priors).to(self.device)
+        self._actor_network = None if actor is None else FunctionalNetwork(actor.to(self.device))
+        self.actor = None if state.actor is None else AdamTensors(state.actor, self.device)
 
     # -- the algorithm ------------------------------------------------------------------------------------------
 
@@ -163,11 +175,16 @@ class TorchLearner:
             targets, critic_loss, mean_q = self._train_critics(
                 observations, transitions, batches, torch.as_tensor(critics, device=self.device), hyperparameters
             )
-            actor_losses = [
-                self._train_actor(tree_map(lambda tensor: tensor[k], observations), greedy, hyperparameters)  # noqa: B023
-                for k, greedy in enumerate(targets.argmax(dim=2))
-            ]
-        return EpochMetrics(critic_loss.item(), torch.stack(actor_losses).mean().item(), mean_q.item())
+            actor_loss = float("nan")
+            rule = hyperparameters.actor_rule
+            if rule is not None:
+                targets = allowed(targets, self._masks(transitions.masks, batches))
+                losses = [
+                    self._train_actor(rule, tree_map(lambda tensor: tensor[k], observations), q, hyperparameters)  # noqa: B023
+                    for k, q in enumerate(targets)
+                ]
+                actor_loss = torch.stack(losses).mean().item()
+        return EpochMetrics(critic_loss.item(), actor_loss, mean_q.item())
 
     def _train_critics(
         self,
@@ -179,6 +196,9 @@ class TorchLearner:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """All training iterations of all critics; returns the last Q' (n_trained, n, n_actions) and two metrics."""
         next_observations = self._inputs(transitions.next_observations, batches)
+        next_masks = self._masks(transitions.next_masks, batches)
+        prior = self._prior(critics, observations)
+        next_prior = self._prior(critics, next_observations)
         actions, rewards, discounts = (
             torch.as_tensor(array[batches]).to(self.device).unsqueeze(2)
             for array in (transitions.actions, transitions.rewards, transitions.discounts)
@@ -187,42 +207,56 @@ class TorchLearner:
             active = self.active[critics]
             q_a = self.critics.select((critics, active))
             q_b = self.critics.parameters[critics, 1 - active]
-            q_next_a = self._critic_network.map(self._critic_network, q_a.parameters, next_observations)
-            q_next_b = self._critic_network.map(self._critic_network, q_b, next_observations)
+            q_next_a = self._critic_network.map(self._critic_network, q_a.parameters, next_observations) + next_prior
+            q_next_b = self._critic_network.map(self._critic_network, q_b, next_observations) + next_prior
             # V(s') is the smaller of both opinions about the action that Q_A prefers
-            best = q_next_a.argmax(dim=2, keepdim=True)
+            best = allowed(q_next_a, next_masks).argmax(dim=2, keepdim=True)
             value = torch.minimum(q_next_a.gather(2, best), q_next_b.gather(2, best))
-            q = self._critic_network.map(self._critic_network, q_a.parameters, observations)
-            error = rewards + discounts * value - q.gather(2, actions)
-            targets = q.scatter_add(2, actions, hyperparameters.critic_step_size * error)
+            network = self._critic_network.map(self._critic_network, q_a.parameters, observations)
+            q = network + prior
+            change = hyperparameters.critic_step_size * (rewards + discounts * value - q.gather(2, actions))
+            targets = q.scatter_add(2, actions, change)
+            network_targets = network.scatter_add(2, actions, change)
 
             gradient = grad(lambda flat, x, y: nn.functional.mse_loss(self._critic_network(flat, x), y))
             for _ in range(hyperparameters.fit_steps):
-                direction = self._critic_network.map(gradient, q_a.parameters, observations, targets)
+                direction = self._critic_network.map(gradient, q_a.parameters, observations, network_targets)
                 q_a.step(direction, hyperparameters.learning_rate)
             self.critics.put((critics, active), q_a)
             self.active[critics] = 1 - active
         return targets, nn.functional.mse_loss(q, targets), q.mean()
 
-    def _train_actor(self, observations: Inputs, greedy: Tensor, hyperparameters: Hyperparameters) -> Tensor:
-        """Move the actor towards one critic's greedy policy (Eq. ppi_actor); returns the loss before the fit."""
-        policy = self._probabilities(self.actor.parameters, observations)
-        one_hot = nn.functional.one_hot(greedy, policy.shape[1])
-        targets = (1 - hyperparameters.actor_rate) * policy + hyperparameters.actor_rate * one_hot
-        gradient = grad(lambda flat: nn.functional.mse_loss(self._probabilities(flat, observations), targets))
+    def _train_actor(
+        self, rule: ActorRule, observations: Inputs, q: Tensor, hyperparameters: Hyperparameters
+    ) -> Tensor:
+        """Let the actor follow one critic; returns the loss before the fit."""
+        actor = self.actor
+        assert actor is not None
+        policy = self._scores(actor.parameters, observations).softmax(dim=1)
+        targets = rule.targets(policy, q)
+
+        def loss(flat: Tensor) -> Tensor:
+            scores = self._scores(flat, observations)
+            if rule.loss == "cross_entropy":
+                return nn.functional.cross_entropy(scores, targets)
+            return nn.functional.mse_loss(scores.softmax(dim=1), targets)
+
+        before = loss(actor.parameters)
         for _ in range(hyperparameters.fit_steps):
-            self.actor.step(gradient(self.actor.parameters), hyperparameters.actor_learning_rate)
-        return nn.functional.mse_loss(policy, targets)
+            actor.step(grad(loss)(actor.parameters), hyperparameters.actor_learning_rate)
+        return before
 
     # -- predictions --------------------------------------------------------------------------------------------
 
-    def _probabilities(self, flat: Tensor, inputs: Inputs) -> Tensor:
-        return self._actor_network(flat, inputs).softmax(dim=1)
+    def _scores(self, flat: Tensor, inputs: Inputs) -> Tensor:
+        assert self._actor_network is not None
+        return self._actor_network(flat, inputs)
 
     def policy(self, observations: Observations) -> FloatArray:
         """See :meth:`bdpi.learner.interface.Learner.policy`."""
+        assert self.actor is not None, "there is no actor"
         with torch.no_grad():
-            return self._probabilities(self.actor.parameters, self._inputs(observations)).cpu().numpy()
+            return self._scores(self.actor.parameters, self._inputs(observations)).softmax(dim=1).cpu().numpy()
 
     def q_values(self, observations: Observations) -> FloatArray:
         """See :meth:`bdpi.learner.interface.Learner.q_values`."""
@@ -230,7 +264,19 @@ class TorchLearner:
             inputs = self._inputs(observations)
             stacked = self.critics.parameters[torch.arange(len(self.active)), self.active]
             network = self._critic_network
-            return network.map(lambda flat: network(flat, inputs), stacked).cpu().numpy()
+            q = network.map(lambda flat: network(flat, inputs), stacked)
+            if self.prior_scale:
+                q = q + self.prior_scale * network.map(lambda flat: network(flat, inputs), self.priors)
+            return q.cpu().numpy()
+
+    def _prior(self, critics: Tensor, inputs: Inputs) -> Tensor | float:
+        """The fixed random part of the critics' Q-values."""
+        if not self.prior_scale:
+            return 0.0
+        return self.prior_scale * self._critic_network.map(self._critic_network, self.priors[critics], inputs)
+
+    def _masks(self, masks: BoolArray | None, batches: IntArray) -> Tensor | None:
+        return None if masks is None else torch.as_tensor(masks[batches]).to(self.device)
 
     def _inputs(self, observations: Observations, batches: IntArray | None = None) -> Inputs:
         """Preprocessed observations; (n_trained, batch_size, ...) where ``batches`` is given."""
@@ -261,7 +307,8 @@ class TorchLearner:
             tensor.copy_(torch.as_tensor(np.asarray(state[name])))
 
     def _tensors(self) -> dict[str, Tensor]:
-        named = {"active": self.active}
-        for owner in ("actor", "critics"):
-            named |= {f"{owner}.{name}": tensor for name, tensor in vars(getattr(self, owner)).items()}
+        named = {"active": self.active, "priors": self.priors}
+        for owner, networks in (("actor", self.actor), ("critics", self.critics)):
+            if networks is not None:
+                named |= {f"{owner}.{name}": tensor for name, tensor in vars(networks).items()}
         return named

@@ -1,0 +1,44 @@
+"""BDPI with the loss of the Actor-Mimic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
+
+from bdpi.agents import checks
+from bdpi.agents.base import EnsembleAlgorithm
+from bdpi.agents.policies import BDPIPolicy
+from bdpi.learner.rules import Imitation
+
+
+class ActorMimic(EnsembleAlgorithm):
+    """BDPI's critics, and an actor that minimises the cross-entropy to their policies (Parisotto et al., 2016).
+
+    :param policy: see :class:`~bdpi.agents.base.EnsembleAlgorithm`, as for all that is not listed here
+    :param env: the environment to learn from
+    :param learning_rate: Adam's learning rate of the critics
+    :param temperature: 0 imitates the critics' greedy policies, as the paper does; more, their Softmax policies
+    :param actor_learning_rate: Adam's learning rate of the actor; ``learning_rate`` if None
+    """
+
+    def __init__(
+        self,
+        policy: str | type[BDPIPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 1e-4,
+        temperature: float = 0.0,
+        actor_learning_rate: float | Schedule | None = None,
+        **common: Any,
+    ) -> None:
+        self.temperature = temperature
+        self.actor_learning_rate = actor_learning_rate
+        super().__init__(policy, env, learning_rate, **common)
+
+    def _check_hyperparameters(self) -> None:
+        super()._check_hyperparameters()
+        checks.check_number("temperature", self.temperature, 0, low_included=True)
+
+    def actor_rule(self) -> Imitation:
+        """The critic's own policy."""
+        return Imitation(self.temperature)

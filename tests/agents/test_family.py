@@ -1,0 +1,350 @@
+"""What every agent promises, whatever its rule: one suite for all of them."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+
+from bdpi.agents import ABCDQN, AGENTS, BDPI, ActorMimic, BootstrappedDQN, EnsembleAlgorithm, TabularBDPI
+from small import QUICK, Walk, fingerprint
+
+STATES = spaces.Discrete(6, start=2)
+
+
+@pytest.fixture(params=AGENTS.values(), ids=AGENTS)
+def agent_class(request) -> type[EnsembleAlgorithm]:
+    return request.param
+
+
+def make(agent_class, env=None, seed=0, **arguments) -> EnsembleAlgorithm:
+    return agent_class("MlpPolicy", env or Walk(STATES), seed=seed, **{**QUICK, "learning_rate": 1e-3, **arguments})
+
+
+def test_learns_acts_and_says_who_it_is(agent_class):
+    agent = make(agent_class)
+    before = fingerprint(agent)
+    agent.learn(60)
+    assert fingerprint(agent) != before
+    assert agent.learner_name == ("tabular" if agent_class is TabularBDPI else "native")
+    assert agent.predict(np.array([3]))[0] in (0, 1)
+    assert evaluate_policy(agent, Monitor(Walk(STATES)), n_eval_episodes=2, warn=False)[0] >= 0
+
+
+def test_learns_to_prefer_the_rewarded_action(agent_class):
+    """Episodes of one step, in which 'right' is worth 1 and 'left' nothing: the policy ends up on 'right'."""
+    agent = make(agent_class, Walk(STATES, length=1), batch_size=32, fit_steps=10, learning_rate=0.01).learn(400)
+    probabilities = agent.policy.probabilities(np.arange(2, 8))
+    assert probabilities[:, 1].min() > 0.6
+    assert agent.predict(np.arange(2, 8), deterministic=True)[0].tolist() == [1] * 6
+
+
+def test_same_seed_same_bits(agent_class):
+    first, second, other = (make(agent_class, seed=seed).learn(60) for seed in (3, 3, 4))
+    assert fingerprint(first) == fingerprint(second)
+    np.testing.assert_array_equal(first.replay_buffer.transitions().actions, second.replay_buffer.transitions().actions)
+    assert fingerprint(first) != fingerprint(other)
+
+
+def test_evaluation_changes_nothing(agent_class):
+    watched = make(agent_class)
+    evaluation = EvalCallback(Monitor(Walk(STATES)), eval_freq=7, n_eval_episodes=2, deterministic=False, verbose=0)
+    watched.learn(60, callback=evaluation)
+    assert fingerprint(watched) == fingerprint(make(agent_class).learn(60))
+
+
+def test_save_and_load_keep_everything(agent_class, tmp_path):
+    agent = make(agent_class, critic_iterations=3).learn(41)
+    agent.save(tmp_path / "agent.zip")
+    agent.replay_buffer.save_npz(tmp_path / "replay.npz")
+    loaded = agent_class.load(tmp_path / "agent.zip", env=Walk(STATES))
+    loaded.replay_buffer.load_npz(tmp_path / "replay.npz")
+    assert fingerprint(loaded) == fingerprint(agent)
+    observations = np.arange(2, 8)
+    np.testing.assert_array_equal(loaded.policy.probabilities(observations), agent.policy.probabilities(observations))
+    loaded.set_logger(agent.logger)
+    for model in (agent, loaded):
+        model.train(gradient_steps=3, batch_size=16)
+    assert fingerprint(loaded) == fingerprint(agent)
+    loaded.learn(10, reset_num_timesteps=False)
+    with pytest.raises(ValueError, match="holds an agent of class"):
+        next(other for other in AGENTS.values() if other is not agent_class).load(tmp_path / "agent.zip")
+
+
+def test_several_environments_and_callbacks(agent_class):
+    class StopAt(BaseCallback):
+        def _on_step(self) -> bool:
+            return self.num_timesteps < 42
+
+    agent = make(agent_class, make_vec_env(lambda: Walk(STATES), n_envs=3)).learn(100, callback=StopAt())
+    assert agent.num_timesteps == 42
+    assert len(agent.replay_buffer) == 42
+
+
+def test_the_executed_action_is_the_one_that_is_remembered(agent_class):
+    class Overridden(Walk):
+        def step(self, action):
+            result = super().step(action)
+            result[4]["executed_action"] = 4
+            return result
+
+    agent = make(agent_class, Overridden(STATES, start=3)).learn(30)
+    assert np.all(agent.replay_buffer.transitions().actions == 1)
+
+
+@pytest.mark.parametrize("kind", ["box", "multidiscrete", "image", "dict"])
+def test_other_observations(agent_class, kind):
+    from test_run import POLICIES, SPACES
+
+    env = Walk(SPACES[kind])
+    policy = POLICIES.get(kind, "MlpPolicy")
+    if agent_class is TabularBDPI:
+        with pytest.raises(ValueError, match="tables need Discrete observations"):
+            agent_class(policy, env)
+        return
+    agent = agent_class(policy, env, seed=0, **{**QUICK, "n_critics": 2}).learn(24)
+    assert agent.predict(env.reset()[0])[0] in (0, 1)
+
+
+def test_asymmetric_networks(agent_class):
+    agent = make(agent_class, policy_kwargs={"net_arch": {"pi": [5], "qf": [9, 7]}}).learn(40)
+    state = agent.agent_learner.state_dict()
+    if agent_class is not TabularBDPI:
+        assert state["critics.parameters"].shape[-1] == (6 + 1) * 9 + (9 + 1) * 7 + (7 + 1) * 2
+    if agent_class in (BDPI, ActorMimic):
+        assert state["actor.parameters"].shape == ((6 + 1) * 5 + (5 + 1) * 2,)
+
+
+def test_a_discount_of_its_own_is_remembered_with_a_transition(agent_class):
+    class Free(Walk):
+        """Every other step takes no time."""
+
+        def step(self, action):
+            observation, reward, terminated, truncated, info = super().step(action)
+            if self.time % 2 and not terminated:
+                info["discount"] = 1.0
+            return observation, reward, terminated, truncated, info
+
+    agent = make(agent_class, Free(STATES, length=4), gamma=0.9).learn(20)
+    np.testing.assert_allclose(agent.replay_buffer.transitions().discounts[:8], [1, 0.9, 1, 0, 1, 0.9, 1, 0])
+
+
+# -- action masks --------------------------------------------------------------------------------------------------
+
+
+class Maze(gym.Env):
+    """Four actions; a random one or two are allowed in each state, and any other ends the episode with -10."""
+
+    observation_space = spaces.Discrete(8)
+    action_space = spaces.Discrete(4, start=1)
+
+    def _arrive(self) -> dict:
+        self.state = int(self.np_random.integers(8))
+        allowed = np.zeros(4, dtype=np.int8)
+        allowed[self.state % 4] = allowed[(self.state // 4) * 2] = 1
+        self.allowed = allowed
+        return {"action_mask": allowed}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        info = self._arrive()
+        return self.state, info
+
+    def step(self, action):
+        if not self.allowed[action - 1]:
+            return self.state, -10.0, True, False, {"illegal": True}
+        self.time += 1
+        reward = float(action - 1)
+        info = self._arrive()
+        return self.state, reward, self.time >= 12, False, info
+
+
+class NoIllegalAction(BaseCallback):
+    def _on_step(self) -> bool:
+        assert not any(info.get("illegal") for info in self.locals["infos"])
+        return True
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_a_masked_action_is_never_taken(agent_class, n_envs):
+    agent = make(agent_class, make_vec_env(Maze, n_envs=n_envs, seed=0))
+    agent.learn(240, callback=NoIllegalAction())
+    data = agent.replay_buffer.transitions()
+    assert data.masks[np.arange(len(data.actions)), data.actions].all()
+    assert not data.masks.all()
+    for allowed in range(4):
+        mask = np.eye(4, dtype=bool)[allowed]
+        assert agent.predict(np.array([1]), action_masks=mask)[0] == allowed + 1
+        assert agent.predict(np.array([1]), deterministic=True, action_masks=mask)[0] == allowed + 1
+
+
+def test_masked_actions_take_no_part_in_targets(agent_class):
+    """Action 3 would be worth the most by far, but is never allowed in any next state: no target may look at it."""
+
+    class Tempting(Walk):
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            observation, _ = super().reset(seed=seed)
+            return observation, {"action_mask": np.array([1, 0])}
+
+        def step(self, action):
+            observation, _, terminated, truncated, _ = super().step(action)
+            return observation, 0.0, terminated, truncated, {"action_mask": np.array([1, 0])}
+
+    agent = make(agent_class, Tempting(STATES), critic_step_size=1.0, learning_rate=0.01)
+    if agent_class is TabularBDPI:
+        agent.agent_learner.learner.critics[..., 1] = 100.0
+    else:
+        state = agent.agent_learner.learner.state
+        state.critics.parameters[..., -1] = 100.0  # the output bias of the last action
+    agent.learn(100)
+    q = agent.agent_learner.q_values(np.arange(6))
+    assert q[:, :, 0].max() < 5
+    assert agent.predict(np.array([3]), action_masks=[1, 0])[0] == 0
+
+
+def test_masks_survive_a_replay_file(agent_class, tmp_path):
+    agent = make(agent_class, Maze()).learn(30)
+    agent.replay_buffer.save_npz(tmp_path / "replay.npz")
+    other = make(agent_class, Maze())
+    other.replay_buffer.load_npz(tmp_path / "replay.npz")
+    data, expected = other.replay_buffer.transitions(), agent.replay_buffer.transitions()
+    np.testing.assert_array_equal(data.masks, expected.masks)
+    np.testing.assert_array_equal(data.next_masks, expected.next_masks)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ([1, 1, 0], r"at step 5 must be 2 zeros and ones"),
+        ([0, 0], r"at step 5 allows no action at all"),
+        ("both", r"must be 2 zeros and ones"),
+    ],
+)
+def test_senseless_masks_are_named(mask, message):
+    class Odd(Walk):
+        def step(self, action):
+            result = super().step(action)
+            if self.time == 5:
+                result[4]["action_mask"] = mask
+            return result
+
+    with pytest.raises(ValueError, match=message):
+        make(BDPI, Odd(STATES)).learn(20)
+
+
+# -- what is special ------------------------------------------------------------------------------------------------
+
+
+def test_critics_are_followed_for_an_episode_by_each_environment_greedily():
+    """ABCDQN and Bootstrapped DQN: between two ends of an episode, an environment follows one critic."""
+    for agent_class in (ABCDQN, BootstrappedDQN):
+        followed = []
+
+        class Watch(BaseCallback):
+            def _on_step(self) -> bool:
+                followed.append((self.model._followed.copy(), self.locals["dones"].copy()))  # noqa: B023
+                return True
+
+        env = make_vec_env(lambda: Walk(STATES), n_envs=4)
+        agent = make(agent_class, env, n_critics=8, batch_size=200, buffer_size=1000)
+        agent.learn(400, callback=Watch())  # there is no full batch until step 200: the critics stand still
+        critics = np.array([critic for critic, _ in followed])
+        changed = critics[1:] != critics[:-1]
+        dones = np.array([done for _, done in followed])[1:]
+        assert not (changed & ~dones).any()
+        assert changed.any()
+        assert len(np.unique(critics)) == 8
+        data = agent.replay_buffer.transitions()
+        assert agent._followed is not None
+        # greedy: in a state, a given critic has only one answer while nothing is learned
+        early = {
+            (int(critics[t, e]), int(data.observations[4 * (t + 1) + e, 0])): set() for t in range(40) for e in range(4)
+        }
+        for t in range(40):
+            for e in range(4):
+                key = (int(critics[t, e]), int(data.observations[4 * (t + 1) + e, 0]))
+                early[key].add(int(data.actions[4 * (t + 1) + e]))
+        assert all(len(answers) == 1 for answers in early.values())
+
+
+def test_without_an_actor_predict_follows_the_votes():
+    agent = make(ABCDQN, n_critics=7).learn(60)
+    assert agent.policy.actor is None
+    states = np.arange(6)
+    greedy = agent.agent_learner.q_values(states).argmax(axis=2)
+    np.testing.assert_allclose(agent.policy.probabilities(states + 2)[:, 1], greedy.mean(axis=0), atol=1e-6)
+
+
+def test_bootstrapped_dqn_has_the_papers_defaults_and_may_have_priors():
+    agent = BootstrappedDQN("MlpPolicy", Walk())
+    assert (agent.n_critics, agent.critics_per_step, agent.critic_iterations) == (16, 1, 1)
+    assert (agent.critic_step_size, agent.prior_scale) == (1.0, 0.0)
+    results = []
+    for scale in (0.0, 3.0):
+        agent = make(BootstrappedDQN, prior_scale=scale, learner="torch" if scale else "native").learn(50)
+        twin = make(BootstrappedDQN, prior_scale=scale, learner="native").learn(50)
+        np.testing.assert_allclose(
+            agent.agent_learner.q_values(np.arange(6)), twin.agent_learner.q_values(np.arange(6)), atol=1e-4
+        )
+        results.append(agent.agent_learner.q_values(np.arange(6)))
+    assert results[1].std(axis=0).mean() > 2 * results[0].std(axis=0).mean()  # random functions differ between critics
+    with pytest.raises(ValueError, match="prior_scale"):
+        BootstrappedDQN("MlpPolicy", Walk(), prior_scale=-1)
+
+
+def test_actor_mimic_softmax_stays_more_random_than_greedy():
+    entropies = []
+    for temperature in (0.0, 5.0):
+        agent = make(ActorMimic, temperature=temperature, learning_rate=0.01, fit_steps=10).learn(150)
+        p = agent.policy.probabilities(np.arange(2, 8))
+        entropies.append(float(-(p * np.log(p)).sum(axis=1).mean()))
+    assert entropies[0] < 0.3 < entropies[1]
+    with pytest.raises(ValueError, match="temperature"):
+        ActorMimic("MlpPolicy", Walk(), temperature=-0.1)
+
+
+class Cautious:
+    """A rule from outside the package: halfway between the policy and the uniform one over the two best actions."""
+
+    loss = "squared_error"
+    native = None
+
+    def targets(self, policy: torch.Tensor, q_values: torch.Tensor) -> torch.Tensor:
+        best = q_values.topk(2, dim=1).indices
+        uniform = torch.zeros_like(policy).scatter_(1, best, 0.5)
+        return 0.5 * policy + 0.5 * uniform
+
+
+class CautiousAgent(EnsembleAlgorithm):
+    def actor_rule(self) -> Cautious:
+        return Cautious()
+
+
+def test_a_new_rule_is_one_small_class():
+    agent = make(CautiousAgent, Maze()).learn(60)
+    assert agent.learner_name == "torch"  # it names no C++ counterpart
+    data = agent.replay_buffer.transitions()
+    assert data.masks[np.arange(len(data.actions)), data.actions].all()
+    with pytest.raises(ValueError, match="C\\+\\+ counterpart"):
+        make(CautiousAgent, Maze(), learner="native")
+    from bdpi.learner import Hyperparameters
+    from bdpi.learner.tabular import TabularLearner
+
+    learner = TabularLearner(8, 4, 1)
+    transitions = agent.agent_learner.prepare(data, np.arange(30)[None], None)[0]
+    flat = type(transitions)(
+        transitions.observations.reshape(-1),
+        *(getattr(transitions, name) for name in ("actions", "rewards", "discounts")),
+        transitions.next_observations.reshape(-1),
+        transitions.masks,
+        transitions.next_masks,
+    )
+    learner.epoch(flat, np.arange(30)[None], np.array([0]), Hyperparameters(actor_rule=Cautious()))
+    assert np.abs(learner.actor.sum(axis=1) - 1).max() < 1e-9
