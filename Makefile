@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup train test lint bench figures clean
+.PHONY: help setup train test lint bench figures learning clean
 
 help: ## What can be done here
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ bench: $(INSTALLED) ## Speed of the native learner against a textbook PyTorch on
 
 figures: $(INSTALLED) ## The README's figure: four FrozenLake runs against the paper's curve
 	@$(BIN)/python benchmarks/frozenlake_figure.py
+
+learning: $(INSTALLED) ## Learning results of all agents (hours; can be stopped and started again)
+	@$(BIN)/python benchmarks/learning.py
 
 clean: ## Remove what the other targets made, except runs/
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

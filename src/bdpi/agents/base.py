@@ -7,7 +7,6 @@ the learner (:meth:`_make_learner`), and how it picks actions in training (:meth
 from __future__ import annotations
 
 import io
-import json
 import pathlib
 import time
 import zipfile
@@ -17,28 +16,25 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.base_class import maybe_make_env
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import (
     GymEnv,
     MaybeCallback,
-    RolloutReturn,
     Schedule,
-    TrainFreq,
     TrainFrequencyUnit,
 )
-from stable_baselines3.common.utils import FloatSchedule, should_collect_more_steps
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.utils import FloatSchedule
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.agents.collecting import CollectingAlgorithm
+from bdpi.agents.files import check_agent_file
 from bdpi.agents.learners import AgentLearner, LearnerChoice, network_learner
+from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.learner import Hyperparameters
-from bdpi.learner.interface import BoolArray, FloatArray, IntArray
+from bdpi.learner.interface import BoolArray, IntArray
 from bdpi.learner.rules import ActorRule
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
@@ -47,7 +43,7 @@ Self = TypeVar("Self", bound="EnsembleAlgorithm")
 DIAGNOSTICS_EVERY = 10
 
 
-class EnsembleAlgorithm(OffPolicyAlgorithm):
+class EnsembleAlgorithm(CollectingAlgorithm):
     """Several critics, and perhaps an actor, trained by an :class:`~bdpi.agents.learners.AgentLearner`.
 
     :param policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", or a subclass of
@@ -83,8 +79,6 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         "MultiInputPolicy": MultiInputPolicy,
     }
     policy: BDPIPolicy
-    replay_buffer: TransitionBuffer | DictTransitionBuffer
-    action_space: spaces.Discrete
     #: of the actor; None: the critics'. Agents with an actor have it as an argument.
     actor_learning_rate: float | Schedule | None = None
 
@@ -154,8 +148,6 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         self._device_is_free = device == "auto"
         #: draws training actions and batches, and nothing else does; saved with the agent
         self._generator: np.random.Generator | None = None
-        #: of the states that the environments are in, (n_envs, n_actions); None: all actions are allowed
-        self._action_masks: BoolArray | None = None
         if _init_setup_model:
             self._setup_model()
 
@@ -335,109 +327,6 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
         finally:
             self.policy.action_masks = None
 
-    def collect_rollouts(
-        self,
-        env: VecEnv,
-        callback: BaseCallback,
-        train_freq: TrainFreq,
-        replay_buffer: Any,
-        action_noise: ActionNoise | None = None,
-        learning_starts: int = 0,
-        log_interval: int | None = None,
-    ) -> RolloutReturn:
-        """Act and remember until it is time to train.
-
-        As in SB3, except that a transition is checked and stored *before* callbacks are asked: whatever they do, stop
-        the training or raise, it is not lost, and an agent they save holds it.
-        """
-        self.policy.set_training_mode(False)
-        callback.on_rollout_start()
-        steps = episodes = 0
-        while should_collect_more_steps(train_freq, steps, episodes):
-            actions, buffer_actions = self._sample_action(learning_starts, n_envs=env.num_envs)
-            new_obs, rewards, dones, infos = env.step(actions)
-            self._check_step(new_obs, rewards, dones, infos)
-            self.num_timesteps += env.num_envs
-            steps += 1
-            self._update_info_buffer(infos, dones)
-            self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
-            self._remember_masks(env, dones, infos)
-            self._episodes_ended(np.flatnonzero(dones))
-            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-
-            callback.update_locals(locals())
-            if not callback.on_step():
-                return RolloutReturn(steps * env.num_envs, episodes, continue_training=False)
-            for done in dones:
-                if done:
-                    episodes += 1
-                    self._episode_num += 1
-                    if log_interval is not None and self._episode_num % log_interval == 0:
-                        self.dump_logs()
-        callback.on_rollout_end()
-        return RolloutReturn(steps * env.num_envs, episodes, continue_training=True)
-
-    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        continues = self._last_obs is not None
-        total_timesteps, callback = super()._setup_learn(*args, **kwargs)
-        assert self.env is not None
-        if self.num_timesteps == 0 or not continues:  # the environments were reset
-            self._action_masks = checks.masks_of(self.env.unwrapped.reset_infos, self.action_space, self.num_timesteps)
-            self._episodes_ended(np.arange(self.n_envs))
-        for index in range(self.n_envs):
-            self._check_observation("first observation", _row(self._last_obs, index), index, self.num_timesteps)
-        return total_timesteps, callback
-
-    def _episodes_ended(self, environments: IntArray) -> None:
-        """Told which environments are about to begin a new episode."""
-
-    def _remember_masks(self, env: VecEnv, dones: Any, infos: list[dict[str, Any]]) -> None:
-        """Keep ``info["action_mask"]`` of the states before and after the last step, if there is any."""
-        before = self._action_masks
-        after = checks.masks_of(infos, self.action_space, self.num_timesteps)
-        if before is not None or after is not None:
-            everything = np.ones((self.n_envs, int(self.action_space.n)), bool)
-            before = everything if before is None else before
-            self.replay_buffer.mask_last(before, everything if after is None else after)
-        # where an episode ended, the next action belongs to the state after the reset
-        upcoming = [env.unwrapped.reset_infos[i] if done else infos[i] for i, done in enumerate(dones)]
-        self._action_masks = checks.masks_of(upcoming, self.action_space, self.num_timesteps)
-
-    def _check_step(self, new_obs: Any, rewards: Any, dones: Any, infos: list[dict[str, Any]]) -> None:
-        """Refuse what cannot be learned from, before it enters the memory."""
-        step = self.num_timesteps + self.n_envs
-        try:
-            for index, info in enumerate(infos):
-                checks.check_finite("reward", rewards[index], step, index)
-                self._check_observation("observation", _row(new_obs, index), index, step)
-                if dones[index] and info.get("terminal_observation") is not None:
-                    self._check_observation("last observation", info["terminal_observation"], index, step)
-        except ValueError:
-            self._last_obs = None  # the environment has gone on: the next learn() starts a new episode
-            raise
-
-    def _check_observation(self, what: str, observation: Any, environment: int, step: int) -> None:
-        checks.check_finite(what, observation, step, environment)
-        checks.check_in_space(what, observation, self.observation_space, step, environment)
-
-    def _store_transition(
-        self,
-        replay_buffer: Any,
-        buffer_action: IntArray,
-        new_obs: Any,
-        reward: FloatArray,
-        dones: Any,
-        infos: list[dict[str, Any]],
-    ) -> None:
-        """Remember the action that was executed: ``info["executed_action"]`` where the environment reports one."""
-        executed = np.array(buffer_action)
-        for index, info in enumerate(infos):
-            if "executed_action" in info:
-                executed[index] = checks.check_executed_action(
-                    info["executed_action"], self.action_space, self.num_timesteps, index
-                )
-        super()._store_transition(replay_buffer, executed, new_obs, reward, dones, infos)
-
     def learn(
         self: Self,
         total_timesteps: int,
@@ -474,44 +363,8 @@ class EnsembleAlgorithm(OffPolicyAlgorithm):
 
         :param env: environment to go on learning in (an id will do); none is needed for predictions
         """
-        cls._check_file(path)
+        check_agent_file(path, cls.__name__)
         try:
             return super().load(path, env=maybe_make_env(env, 0) if env is not None else None, **kwargs)
         except (KeyError, RuntimeError, zipfile.BadZipFile, EOFError) as error:
             raise ValueError(f"{path} is damaged, or of another version: {error}") from error
-
-    @classmethod
-    def _check_file(cls, path: str | pathlib.Path | io.BufferedIOBase) -> None:
-        """Whether the file says that it holds an agent of this class, found out without running what is in it."""
-        try:
-            file = open_path(path, "r", verbose=0, suffix="zip")
-            with zipfile.ZipFile(file) as archive:
-                broken = archive.testzip()
-                if broken is not None:
-                    raise ValueError(f"{path} is damaged: the checksum of {broken!r} is wrong")
-                saved = json.loads(archive.read("data")) if "data" in archive.namelist() else {}
-        except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError, EOFError) as error:
-            raise ValueError(f"{path} is not a saved agent, or it is damaged: {error}") from error
-        finally:
-            if isinstance(path, io.BufferedIOBase):
-                path.seek(0)
-        saved_class = saved.get("agent_class") if isinstance(saved, dict) else None
-        if saved_class != cls.__name__:
-            what = f"an agent of class {saved_class}" if saved_class else "no bdpi agent, or is damaged"
-            raise ValueError(f"{path} holds {what}; {cls.__name__}.load reads what {cls.__name__}.save wrote")
-
-
-def _row(values: Any, index: int) -> Any:
-    return {key: part[index] for key, part in values.items()} if isinstance(values, dict) else values[index]
-
-
-def entropy_bits(probabilities: FloatArray) -> float:
-    """Mean entropy of a policy over some states, in bits."""
-    p = np.clip(probabilities.astype(np.float64), 1e-12, 1)
-    return float(-(p * np.log2(p)).sum(axis=1).mean())
-
-
-def kl_divergence(before: FloatArray, after: FloatArray) -> float:
-    """Mean of KL(before || after) over some states, in nats."""
-    p, q = (np.clip(array.astype(np.float64), 1e-12, 1) for array in (before, after))
-    return float((p * np.log(p / q)).sum(axis=1).mean())

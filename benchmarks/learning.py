@@ -1,0 +1,147 @@
+"""How well the agents learn: the paper's comparisons that fit on a small machine.
+
+    make learning
+
+Each experiment is some seeds of one agent on one environment. Runs go on where they were stopped (their folders are
+under runs/learning/), finished ones leave their Monitor file under results/learning/, and docs/learning.md is written
+from these files, with bootstrap intervals, next to the numbers of the paper's figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results" / "learning"
+FOLDERS = ROOT / "runs" / "learning"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Some seeds of one agent.
+
+    :param block: the episodes over which the mean return counts
+    :param paper: the same number, read off the paper's figures
+    """
+
+    environment: str
+    agent: str
+    episodes: int
+    block: tuple[int, int]
+    paper: float | None
+    seeds: int = 4
+
+    @property
+    def name(self) -> str:
+        return f"{self.environment}-{self.agent}"
+
+    def file(self, seed: int) -> Path:
+        return RESULTS / f"{self.name}-seed{seed}.monitor.csv"
+
+
+EXPERIMENTS = (
+    Experiment("FrozenLake8x8-v1", "bdpi", 500, (400, 500), 0.60),
+    Experiment("FrozenLake8x8-v1", "abcdqn", 500, (400, 500), 0.54),
+    Experiment("FrozenLake8x8-v1", "actor-mimic", 500, (400, 500), 0.66),
+    Experiment("FrozenLake8x8-v1", "bootstrapped-dqn", 1000, (900, 1000), 0.50),
+    Experiment("FrozenLake8x8-v1", "tabular-bdpi", 500, (400, 500), None),
+    Experiment("TableLong-v0", "bdpi", 150, (125, 150), 99.0),
+    Experiment("TableLong-v0", "actor-mimic", 150, (125, 150), 99.0),
+    Experiment("TableLong-v0", "abcdqn", 150, (125, 150), -13.0),
+    Experiment("Pendulum-v1", "bdpi", 100, (60, 100), -250.0),
+    Experiment("LunarLander-v3", "bdpi", 70, (50, 70), None),
+)
+
+
+def run(experiment: Experiment, seed: int, deadline: float) -> str:
+    """Start or resume one run on one core; stops, resumable, at the deadline."""
+    os.environ["BDPI_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+    from bdpi.runs.plan import Plan
+    from bdpi.runs.train import prepare, prepare_resumption
+
+    path = FOLDERS / f"{experiment.name}-seed{seed}"
+    if (path / "config.json").exists():
+        session = prepare_resumption(path)
+    else:
+        plan = Plan(experiment.environment, experiment.agent, seed, experiment.episodes, None, {}, {})
+        session = prepare(plan, path)
+    outcome = session.run(should_stop=lambda: time.time() > deadline)
+    if outcome.status == "finished":
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path / "monitor.csv", experiment.file(seed))
+    return f"{experiment.name} seed {seed}: {outcome.status}, {outcome.summary.episodes} episodes"
+
+
+def returns_of(experiment: Experiment) -> list[np.ndarray]:
+    """Returns per episode of the finished runs."""
+    files = [experiment.file(seed) for seed in range(experiment.seeds)]
+    return [np.loadtxt(file, delimiter=",", skiprows=2, usecols=0) for file in files if file.exists()]
+
+
+def interval(values: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
+    """95 % bootstrap interval of the mean over runs."""
+    means = rng.choice(values, (10_000, len(values))).mean(axis=1)
+    return tuple(np.quantile(means, [0.025, 0.975]).tolist())
+
+
+def table(experiments: list[Experiment]) -> str:
+    """Markdown, from the files of finished runs."""
+    rng = np.random.default_rng(0)
+    lines = [
+        "| environment | agent | runs | episodes | mean return | 95 % interval | each run | paper's figure |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for experiment in experiments:
+        runs = returns_of(experiment)
+        if not runs:
+            continue
+        first, last = experiment.block
+        means = np.array([returns[first:last].mean() for returns in runs])
+        low, high = interval(means, rng)
+        digits = 2 if np.abs(means).max() < 2 else 0
+        each = ", ".join(f"{value:.{digits}f}" for value in means)
+        paper = "–" if experiment.paper is None else f"{experiment.paper:g}"
+        lines.append(
+            f"| {experiment.environment} | {experiment.agent} | {len(runs)} | {first}–{last} | "
+            f"{means.mean():.{digits}f} | [{low:.{digits}f}, {high:.{digits}f}] | {each} | {paper} |"
+        )
+    return "\n".join(lines)
+
+
+PAGE = """# How well the agents learn
+
+Written by `make learning` (benchmarks/learning.py) from the Monitor files under results/learning/. Default
+configuration (LunarLander: 256 hidden units, as in the paper), returns during training, mean over a block of episodes;
+the interval is a bootstrap over runs. The last column is the same number in the paper's figures, averages of 8 runs.
+
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="only experiments whose name contains this text")
+    parser.add_argument("--minutes", type=float, default=1e6, help="stop (resumably) after so many minutes")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
+    arguments = parser.parse_args()
+    chosen = [experiment for experiment in EXPERIMENTS if arguments.only in experiment.name]
+    todo = [(e, seed) for e in chosen for seed in range(e.seeds) if not e.file(seed).exists()]
+    deadline = time.time() + 60 * arguments.minutes
+    print(f"{len(todo)} runs to do, {arguments.workers} at a time", flush=True)
+    with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(run, experiment, seed, deadline) for experiment, seed in todo]):
+            print(f"  {future.result()}", flush=True)
+    (ROOT / "docs" / "learning.md").write_text(PAGE + table(list(EXPERIMENTS)) + "\n")
+    print(table(chosen))
+
+
+if __name__ == "__main__":
+    main()

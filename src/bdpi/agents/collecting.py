@@ -1,0 +1,134 @@
+"""Collecting experience: check it, store it, and only then let anybody else see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq
+from stable_baselines3.common.utils import should_collect_more_steps
+from stable_baselines3.common.vec_env import VecEnv
+
+from bdpi.agents import checks
+from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.learner.interface import BoolArray, FloatArray, IntArray
+
+
+class CollectingAlgorithm(OffPolicyAlgorithm):
+    """SB3's off-policy algorithm with another way to collect: nothing is lost, nothing senseless gets in."""
+
+    replay_buffer: TransitionBuffer | DictTransitionBuffer
+    action_space: spaces.Discrete
+    #: of the states that the environments are in, (n_envs, n_actions); None: all actions are allowed
+    _action_masks: BoolArray | None = None
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        train_freq: TrainFreq,
+        replay_buffer: Any,
+        action_noise: ActionNoise | None = None,
+        learning_starts: int = 0,
+        log_interval: int | None = None,
+    ) -> RolloutReturn:
+        """Act and remember until it is time to train.
+
+        As in SB3, except that a transition is checked and stored *before* callbacks are asked: whatever they do, stop
+        the training or raise, it is not lost, and an agent they save holds it.
+        """
+        self.policy.set_training_mode(False)
+        callback.on_rollout_start()
+        steps = episodes = 0
+        while should_collect_more_steps(train_freq, steps, episodes):
+            actions, buffer_actions = self._sample_action(learning_starts, n_envs=env.num_envs)
+            new_obs, rewards, dones, infos = env.step(actions)
+            self._check_step(new_obs, rewards, dones, infos)
+            self.num_timesteps += env.num_envs
+            steps += 1
+            self._update_info_buffer(infos, dones)
+            self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
+            self._remember_masks(env, dones, infos)
+            self._episodes_ended(np.flatnonzero(dones))
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+
+            callback.update_locals(locals())
+            if not callback.on_step():
+                return RolloutReturn(steps * env.num_envs, episodes, continue_training=False)
+            for done in dones:
+                if done:
+                    episodes += 1
+                    self._episode_num += 1
+                    if log_interval is not None and self._episode_num % log_interval == 0:
+                        self.dump_logs()
+        callback.on_rollout_end()
+        return RolloutReturn(steps * env.num_envs, episodes, continue_training=True)
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        continues = self._last_obs is not None
+        total_timesteps, callback = super()._setup_learn(*args, **kwargs)
+        assert self.env is not None
+        if self.num_timesteps == 0 or not continues:  # the environments were reset
+            self._action_masks = checks.masks_of(self.env.unwrapped.reset_infos, self.action_space, self.num_timesteps)
+            self._episodes_ended(np.arange(self.n_envs))
+        for index in range(self.n_envs):
+            self._check_observation("first observation", _row(self._last_obs, index), index, self.num_timesteps)
+        return total_timesteps, callback
+
+    def _episodes_ended(self, environments: IntArray) -> None:
+        """Told which environments are about to begin a new episode."""
+
+    def _remember_masks(self, env: VecEnv, dones: Any, infos: list[dict[str, Any]]) -> None:
+        """Keep ``info["action_mask"]`` of the states before and after the last step, if there is any."""
+        before = self._action_masks
+        after = checks.masks_of(infos, self.action_space, self.num_timesteps)
+        if before is not None or after is not None:
+            everything = np.ones((self.n_envs, int(self.action_space.n)), bool)
+            before = everything if before is None else before
+            self.replay_buffer.mask_last(before, everything if after is None else after)
+        # where an episode ended, the next action belongs to the state after the reset
+        upcoming = [env.unwrapped.reset_infos[i] if done else infos[i] for i, done in enumerate(dones)]
+        self._action_masks = checks.masks_of(upcoming, self.action_space, self.num_timesteps)
+
+    def _check_step(self, new_obs: Any, rewards: Any, dones: Any, infos: list[dict[str, Any]]) -> None:
+        """Refuse what cannot be learned from, before it enters the memory."""
+        step = self.num_timesteps + self.n_envs
+        try:
+            for index, info in enumerate(infos):
+                checks.check_finite("reward", rewards[index], step, index)
+                self._check_observation("observation", _row(new_obs, index), index, step)
+                if dones[index] and info.get("terminal_observation") is not None:
+                    self._check_observation("last observation", info["terminal_observation"], index, step)
+        except ValueError:
+            self._last_obs = None  # the environment has gone on: the next learn() starts a new episode
+            raise
+
+    def _check_observation(self, what: str, observation: Any, environment: int, step: int) -> None:
+        checks.check_finite(what, observation, step, environment)
+        checks.check_in_space(what, observation, self.observation_space, step, environment)
+
+    def _store_transition(
+        self,
+        replay_buffer: Any,
+        buffer_action: IntArray,
+        new_obs: Any,
+        reward: FloatArray,
+        dones: Any,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Remember the action that was executed: ``info["executed_action"]`` where the environment reports one."""
+        executed = np.array(buffer_action)
+        for index, info in enumerate(infos):
+            if "executed_action" in info:
+                executed[index] = checks.check_executed_action(
+                    info["executed_action"], self.action_space, self.num_timesteps, index
+                )
+        super()._store_transition(replay_buffer, executed, new_obs, reward, dones, infos)
+
+
+def _row(values: Any, index: int) -> Any:
+    return {key: part[index] for key, part in values.items()} if isinstance(values, dict) else values[index]
