@@ -10,6 +10,7 @@ from these files, with bootstrap intervals, next to the numbers of the paper's f
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import time
@@ -69,16 +70,15 @@ def run(experiment: Experiment, seed: int, deadline: float) -> str:
     from bdpi.runs.train import prepare, prepare_resumption
 
     path = FOLDERS / f"{experiment.name}-seed{seed}"
-    if (path / "config.json").exists():
-        session = prepare_resumption(path)
-    else:
-        plan = Plan(experiment.environment, experiment.agent, seed, experiment.episodes, None, {}, {})
-        session = prepare(plan, path)
-    outcome = session.run(should_stop=lambda: time.time() > deadline)
-    if outcome.status == "finished":
+    plan = Plan(experiment.environment, experiment.agent, seed, experiment.episodes)
+    status = json.loads((path / "config.json").read_text())["status"] if (path / "config.json").exists() else "new"
+    if status != "finished":
+        session = prepare(plan, path) if status == "new" else prepare_resumption(path)
+        status = session.run(should_stop=lambda: time.time() > deadline).status
+    if status == "finished":
         RESULTS.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path / "monitor.csv", experiment.file(seed))
-    return f"{experiment.name} seed {seed}: {outcome.status}, {outcome.summary.episodes} episodes"
+    return f"{experiment.name} seed {seed}: {status}"
 
 
 def returns_of(experiment: Experiment) -> list[np.ndarray]:

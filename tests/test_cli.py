@@ -15,13 +15,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import gymnasium
 import pytest
 from PIL import Image
 from stable_baselines3.common.monitor import load_results
 from typer.testing import CliRunner, Result
 
 import bdpi
+from bdpi.agents import AGENTS
 from bdpi.cli import app
+from bdpi.runs.presets import PRESETS
 
 ODD_WORLDS = str(Path(__file__).parent / "runs")
 QUICK = ["--set", "n_critics=2", "--set", "fit_steps=2", "--set", "batch_size=16"]
@@ -128,6 +131,51 @@ def test_network_settings_reach_the_agent(tmp_path: Path) -> None:
     assert agent.policy_kwargs["activation_fn"].__name__ == "ReLU"
 
 
+@pytest.mark.parametrize("agent", ["abcdqn", "actor-mimic", "bootstrapped-dqn", "tabular-bdpi"])
+def test_other_agents_are_trained_and_played_by_their_names(tmp_path: Path, agent: str) -> None:
+    result = trained(tmp_path / "run", "FrozenLake8x8-v1", "--agent", agent, "--episodes", "3")
+    assert f"{agent.upper()} on FrozenLake8x8-v1" in result.stdout
+    assert bdpi_command("play", str(tmp_path / "run"), "--episodes", "1", "--no-watch").exit_code == 0
+
+
+def test_the_help_names_all_agents() -> None:
+    text = " ".join(re.sub(r"[^A-Za-z,.: -]", " ", bdpi_command("train", "--help").stdout).split())
+    assert f"Which algorithm: {', '.join(AGENTS)}." in text
+
+
+def test_an_agents_own_settings_are_known(tmp_path: Path) -> None:
+    trained(tmp_path / "run", "CartPole-v1", "--agent", "actor-mimic", "--episodes", "1", "--set", "temperature=0.5")
+    assert config_of(tmp_path / "run")["hyperparameters"]["temperature"] == 0.5  # type: ignore[index]
+    refused(bdpi_command("train", "CartPole-v1", "--agent", "abcdqn", "--set", "temperature=1"), "knows no")
+
+
+def test_pendulum_is_searched_by_itself(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = trained(run, "Pendulum-v1", "--episodes", "1")
+    announced = [line for line in result.stdout.splitlines() if "binary decisions" in line]
+    assert announced == [
+        "Pendulum-v1: continuous actions, each found by 6 binary decisions (--action-bits would change it)"
+    ]
+    assert "Finished: 1 episodes, 200 steps" in result.stdout
+    assert load_results(str(run))["l"].tolist() == [200]
+    result = bdpi_command("play", str(run), "--episodes", "2", "--no-watch")
+    assert result.exit_code == 0, result.output
+    assert len(re.findall(r"^episode \d  return -\S+  steps 200$", result.stdout, re.MULTILINE)) == 2
+    assert (run / "policy.gif").exists()
+
+
+def test_noise_comes_with_tests(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = trained(run, "CartPole-v1", "--episodes", "4", "--off-policy-noise", "0.2")
+    assert {file.name for file in run.iterdir()} == FILES | {"policy.gif", "test.csv"}
+    assert config_of(run)["off_policy_noise"] == 0.2
+    assert "Mean return of the last 4 test episodes: " in result.stdout
+    result = bdpi_command("train", "--resume", str(run), "--episodes", "6")
+    assert result.exit_code == 0, result.output
+    assert "Mean return of the last 6 test episodes: " in result.stdout
+    assert len(load_results(str(run))) == 6  # of training
+
+
 def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
     trained(tmp_path / "run", "CartPole-v1", "--episodes", "2")
     result = bdpi_command("train", "--resume", str(tmp_path / "run"), "--episodes", "5")
@@ -164,6 +212,12 @@ def refused(result: Result, says: str) -> None:
         (["CartPole-v1", "--episodes", "many"], "--episodes"),
         (["CartPole-v1", "--steps", "-5"], "--steps"),
         (["CartPole-v1", "--episodes", "5", "--steps", "5"], "exclude each other"),
+        (["CartPole-v1", "--off-policy-noise", "2"], "--off-policy-noise"),
+        (["CartPole-v1", "--off-policy-noise", "much"], "--off-policy-noise"),
+        (["Pendulum-v1", "--action-bits", "0"], "--action-bits"),
+        (["CartPole-v1", "--action-bits", "4"], "leave --action-bits out"),
+        (["FrozenLake-v1", "--agent", "bdpi", "--set", "prior_scale=1"], "knows no 'prior_scale'"),
+        (["CartPole-v1", "--agent", "tabular-bdpi"], "Discrete observations"),
         (["CartPole-v1", "--seed", "-1"], "--seed"),
         (["CartPole-v1", "--set", "n_critic=2"], "did you mean n_critics"),
         (["CartPole-v1", "--set", "n_critics=0"], "n_critics"),
@@ -179,6 +233,8 @@ def refused(result: Result, says: str) -> None:
         (["--resume", "."], "not the folder of a run"),
         (["CartPole-v1", "--resume", "."], "leave ENV_ID out"),
         (["--resume", ".", "--seed", "0"], "leave --seed out"),
+        (["--resume", ".", "--off-policy-noise", "0"], "leave --off-policy-noise out"),
+        (["--resume", ".", "--action-bits", "6"], "leave --action-bits out"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(arguments: list[str], says: str, tmp_path: Path) -> None:
@@ -433,6 +489,29 @@ def test_what_cannot_be_played_is_refused(lake: tuple[Path, Result], tmp_path: P
     assert bdpi_command("play", str(tmp_path / "run")).exit_code == 0
 
 
+def test_envs_lists_the_environments_of_the_package_and_the_presets() -> None:
+    result = bdpi_command("envs")
+    assert result.exit_code == 0, result.output
+    lines = {line.split()[0]: line for line in result.stdout.splitlines() if "-v" in line.split(" ")[0]}
+    assert list(lines) == list(PRESETS)
+    own = {spec.id for spec in gymnasium.registry.values() if str(spec.entry_point).startswith("bdpi.envs")}
+    assert own <= set(lines) <= set(gymnasium.registry)
+    assert "net_arch=[256]" in lines["LunarLander-v3"]
+    assert "Binary Action Search, 6 bits" in lines["Pendulum-v1"]
+    assert 'pip install "bdpi[hallway]"' in lines["Hallway-v0"]
+    assert "CnnPolicy, fit_steps=1" in lines["Hallway-v0"]
+
+
+def test_listing_environments_is_fast_because_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from bdpi.cli import app\n"
+        "result = CliRunner().invoke(app, ['envs']); assert result.exit_code == 0\n"
+        "print([name for name in ('torch', 'stable_baselines3', 'matplotlib', 'miniworld') if name in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    assert output.stdout.strip() == "[]"
+
+
 def test_the_doctor_knows_the_installation() -> None:
     result = bdpi_command("doctor")
     assert result.exit_code == 0, result.output
@@ -450,7 +529,7 @@ def test_the_doctor_survives_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_version_and_help() -> None:
     assert bdpi_command("--version").stdout == f"bdpi {bdpi.__version__}\n"
-    for arguments in ([], ["--help"], ["train", "--help"], ["play", "-h"], ["doctor", "--help"]):
+    for arguments in ([], ["--help"], ["train", "--help"], ["play", "-h"], ["envs", "-h"], ["doctor", "--help"]):
         result = bdpi_command(*arguments)
         assert result.exit_code == 0
         assert "Usage" in result.stdout

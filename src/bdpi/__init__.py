@@ -4,7 +4,7 @@
 >>> agent = bdpi.BDPI("MlpPolicy", "FrozenLake8x8-v1", seed=1)
 >>> agent.learn(20_000)  # doctest: +SKIP
 
-Importing the package also registers its environments (``Table-v0``, ``TableLong-v0``) with Gymnasium.
+Importing the package also registers its environments (``Table-v0``, ``TableLong-v0``, ``Hallway-v0``) with Gymnasium.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The command ``bdpi``: train an agent, play with it, and look at the installation.
+"""The command ``bdpi``: train an agent, play with it, list environments, and look at the installation.
 
 Only the command line is here: what it does is in ``bdpi.runs``. Everything heavy is imported by the command that needs
 it, so that ``--help`` answers at once.
@@ -95,7 +95,7 @@ def _bdpi(
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Sample-efficient reinforcement learning for Gymnasium environments with discrete actions.
+    """Sample-efficient reinforcement learning for Gymnasium environments with discrete or continuous actions.
 
     [bold]Try this first[/bold] (two minutes):
 
@@ -112,10 +112,19 @@ def train(
     environment: Annotated[
         str | None,
         typer.Argument(
-            metavar="ENV_ID", help="A Gymnasium id: CartPole-v1, Table-v0, or my_module:MyEnv-v0.", show_default=False
+            metavar="ENV_ID",
+            help="A Gymnasium id: CartPole-v1, Table-v0, or my_module:MyEnv-v0. bdpi envs lists some.",
+            show_default=False,
         ),
     ] = None,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Which algorithm.", show_default="bdpi")] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Which algorithm: bdpi, abcdqn, actor-mimic, bootstrapped-dqn, tabular-bdpi.",
+            show_default="bdpi",
+        ),
+    ] = None,
     episodes: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Train for exactly so many episodes.", show_default="300")
     ] = None,
@@ -135,6 +144,27 @@ def train(
             show_default=False,
         ),
     ] = None,
+    off_policy_noise: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            min=0.0,
+            max=1.0,
+            help="Replace each training action by a random one with this probability (the paper: 0.2, Table 0.05), and "
+            "play a test episode without noise, that is not learned from, after each training episode.",
+            show_default=False,
+        ),
+    ] = None,
+    action_bits: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=24,
+            help="Continuous actions: how many binary decisions find each number of an action.",
+            show_default="6",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The run folder; the default is runs/ENV_ID/AGENT-seedS-TIME."),
@@ -146,7 +176,8 @@ def train(
     """Train an agent and keep everything about the run in one folder.
 
     The folder holds config.json, monitor.csv (one line an episode, as Stable-Baselines3 writes it), agent.zip,
-    replay.npz, curve.png, and policy.gif where the environment can draw itself.
+    replay.npz, curve.png, and policy.gif where the environment can draw itself. With --off-policy-noise, test.csv holds
+    the test episodes, and the curve and the printed returns are theirs.
 
     Ctrl-C stops after the current step and saves everything; --resume goes on.
 
@@ -158,6 +189,10 @@ def train(
 
     $ bdpi train CartPole-v1 --steps 20000 --set n_critics=8 --set net_arch=[64,64] --set activation_fn=relu
 
+    $ bdpi train FrozenLake8x8-v1 --agent abcdqn --off-policy-noise 0.2
+
+    $ bdpi train Pendulum-v1 --episodes 100
+
     $ bdpi train my_robot:Docking-v0 --out runs/docking
 
     $ bdpi train --resume runs/docking --episodes 500
@@ -167,7 +202,15 @@ def train(
     if episodes is not None and steps is not None:
         raise RunError("--episodes and --steps exclude each other: give one of them")
     if resume is not None:
-        fixed = {"ENV_ID": environment, "--agent": agent, "--seed": seed, "--set": settings, "--out": out}
+        fixed = {
+            "ENV_ID": environment,
+            "--agent": agent,
+            "--seed": seed,
+            "--set": settings,
+            "--off-policy-noise": off_policy_noise,
+            "--action-bits": action_bits,
+            "--out": out,
+        }
         given = [name for name, value in fixed.items() if value not in (None, [])]
         if given:
             raise RunError(
@@ -194,7 +237,17 @@ def train(
         hyperparameters, policy_kwargs = parse_settings(settings or (), agent_class(agent))
         if episodes is None and steps is None:
             episodes = DEFAULT_EPISODES
-        plan = Plan(environment, agent, seed or 0, episodes, steps, hyperparameters, policy_kwargs)
+        plan = Plan(
+            environment,
+            agent,
+            seed or 0,
+            episodes,
+            steps,
+            hyperparameters,
+            policy_kwargs,
+            off_policy_noise=off_policy_noise,
+            action_bits=action_bits,
+        )
         session = prepare(plan, out, note=view.note, command=command)
     with stop.on_signals():
         outcome = session.run(view, stop.requested)
@@ -230,8 +283,9 @@ def _report(outcome: Outcome) -> None:
         f"in {duration(summary.seconds)}{per_step}"
     )
     if summary.mean_return is not None:
+        kind = "test episodes" if summary.test_episodes else "episodes"
         _say(
-            f"Mean return of the last {summary.last_episodes} episodes: {number(summary.mean_return)}   "
+            f"Mean return of the last {summary.last_episodes} {kind}: {number(summary.mean_return)}   "
             f"best moving average: {number(summary.best_average)}"
         )
     for name, path in (("curve", folder.curve), ("film", folder.film), ("agent", folder.agent)):
@@ -282,7 +336,7 @@ def play(
     folder = RunFolder.open(run)
 
     from bdpi.runs.build import warnings_as_notes
-    from bdpi.runs.play import Episode
+    from bdpi.runs.episodes import Episode
     from bdpi.runs.play import play as play_run
     from bdpi.runs.text import number
 
@@ -304,6 +358,27 @@ def play(
     )
     if record is not None:
         _say(f"Film: {record}")
+
+
+@app.command()
+def envs() -> None:
+    """List the environments of the paper, and what is changed by itself when an agent is trained on them."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from bdpi.runs.presets import ALWAYS, PRESETS
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("environment", "what it is", "changed by itself", "to install"):
+        table.add_column(title, no_wrap=title == "environment")
+    for environment, preset in PRESETS.items():
+        table.add_row(environment, preset.what, preset.changes or "-", preset.install or "-")
+    # In a file or a pipe, lines are not folded: somebody may want to search them.
+    console = Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False)
+    with contextlib.suppress(OSError):
+        console.print(table)
+    for line in ("", *ALWAYS):
+        _say(line)
 
 
 @app.command()

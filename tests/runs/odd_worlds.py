@@ -72,7 +72,36 @@ class Broken(Counting):
 class Continuous(Counting):
     """Has actions that BDPI cannot choose from."""
 
+    action_space = gym.spaces.Box(-np.inf, np.inf, (2,))
+
+
+class Steered(Counting):
+    """Has continuous actions between bounds; an episode is truncated."""
+
     action_space = gym.spaces.Box(-1.0, 1.0, (2,))
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, False, terminated, info
+
+
+class Right(Counting):
+    """Action 1 is rewarded with 1."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, float(action), terminated, truncated, info
+
+
+class Masked(Right):
+    """Action 1 is not allowed, and ends the episode."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed, options=options)[0], {"action_mask": np.array([1, 0], np.int8)}
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated or action == 1, truncated, {"action_mask": np.array([1, 0], np.int8)}
 
 
 class Pictures(Counting):
@@ -93,6 +122,20 @@ class Several(Counting):
         return {"count": np.array([self.steps], np.float32), "odd": self.steps % 2}
 
 
-for world in (Counting, NotANumber, LastRewardNotANumber, Endless, Stuck, Broken, Continuous, Pictures, Several):
+WORLDS = (
+    Counting,
+    NotANumber,
+    LastRewardNotANumber,
+    Endless,
+    Stuck,
+    Broken,
+    Continuous,
+    Steered,
+    Right,
+    Masked,
+    Pictures,
+    Several,
+)
+for world in WORLDS:
     if f"{world.__name__}-v0" not in gym.registry:
         gym.register(f"{world.__name__}-v0", entry_point=world)

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from bdpi.runs.episodes import Episodes, moving_average, read_monitor, summarize, trim_monitor
+from bdpi.runs.episodes import (
+    Episode,
+    Episodes,
+    append_to_monitor,
+    moving_average,
+    read_monitor,
+    summarize,
+    trim_monitor,
+)
 from bdpi.runs.errors import RunError
 
 MONITOR = '#{"t_start": 1.5, "env_id": "CartPole-v1"}\nr,l,t\n1.5,10,0.5\n-2.0,20,1.0\n3.0,30,1.5\n'
@@ -40,6 +48,13 @@ def test_trimming_forgets_the_last_episodes(tmp_path: Path) -> None:
     assert read_monitor(path).returns == [1.5]
 
 
+def test_appended_episodes_make_a_file_as_monitor_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "test.csv"
+    for episode in (Episode(1.5, 10, 0.5), Episode(-2.0, 20, 1.0), Episode(3.0, 30, 1.5)):
+        append_to_monitor(path, "CartPole-v1", 1.5, episode)
+    assert path.read_text() == MONITOR
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"r,l,t\n", b"#{}\nr,l,t\n", b"#3\nr,l,t\n", b"\xff\xfe\x00", MONITOR.encode() + b"a,b,c\n"]
 )
@@ -66,6 +81,17 @@ def test_a_lucky_first_episode_is_not_the_best_average() -> None:
         episodes.add(100.0 if number == 0 else 1.0, 10, number)
     assert episodes.best_average is not None
     assert episodes.best_average < 50.0
+
+
+def test_the_returns_of_a_summary_are_those_of_the_tests_where_there_are_any() -> None:
+    episodes, tests = Episodes(), Episodes()
+    for number in range(20):
+        episodes.add(1.0, 10, number)
+        tests.add(2.0, 99, number)
+    summary = summarize(episodes, steps=200, seconds=1.0, tests=tests)
+    assert (summary.episodes, summary.steps, summary.test_episodes) == (20, 200, 20)
+    assert (summary.mean_return, summary.best_average) == (2.0, 2.0)
+    assert summarize(episodes, steps=200, seconds=1.0, tests=Episodes()).mean_return == 1.0
 
 
 def test_a_run_without_episodes_has_a_summary_too() -> None:

@@ -53,6 +53,16 @@ def test_the_panel_shows_all_that_was_promised() -> None:
     assert any("\u2801" <= character <= "\u28ff" for character in text)  # the curve
 
 
+def test_where_there_are_tests_both_views_show_their_returns() -> None:
+    progress = some_progress(n_episodes=40)
+    for _ in range(39):
+        progress.tests.add(-7.25, 10, 1.0)
+    text = plain(panel(progress))
+    assert "episode 41/100" in text
+    assert "test return -7.25" in text
+    assert "39.0" not in text  # the return of the last training episode
+
+
 def test_the_panel_shows_progress_before_the_first_episode_ends() -> None:
     progress = Progress(100, None)
     progress.steps = progress.episode_steps = 500

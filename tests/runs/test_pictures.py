@@ -40,6 +40,13 @@ def test_the_average_is_drawn_over_the_returns(tmp_path: Path) -> None:
     assert strong > 1000  # a line across the picture
 
 
+def test_a_curve_says_what_it_shows(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.png", tmp_path / "b.png"]
+    for path, name in zip(paths, ("episode", "test episode"), strict=True):
+        draw_curve(episodes_with([1.0, 2.0]), "title", path, name)
+    assert paths[0].read_bytes() != paths[1].read_bytes()
+
+
 def test_without_episodes_there_is_no_curve(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no episode has ended"):
         draw_curve(Episodes(), "title", tmp_path / "curve.png")

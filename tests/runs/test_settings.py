@@ -2,9 +2,9 @@
 
 import pytest
 
-from bdpi.agents import BDPI
+from bdpi.agents import ABCDQN, AGENTS, BDPI, ActorMimic, BootstrappedDQN, EnsembleAlgorithm, TabularBDPI
 from bdpi.runs.errors import RunError
-from bdpi.runs.settings import parse_settings
+from bdpi.runs.settings import parse_settings, settable
 
 
 def test_values_are_python_literals_or_text() -> None:
@@ -37,6 +37,50 @@ def test_whole_numbers_may_be_written_as_floats() -> None:
 
 def test_spaces_around_the_equals_sign_do_no_harm() -> None:
     assert parse_settings(["n_critics = 8"], BDPI)[0] == {"n_critics": 8}
+
+
+@pytest.mark.parametrize("agent_class", AGENTS.values())
+def test_every_agent_knows_the_common_settings(agent_class: type[EnsembleAlgorithm]) -> None:
+    texts = ["gamma=0.9", "n_critics=8", "fit_steps=3", "device=cpu", "n_threads=1", "net_arch=[8]"]
+    hyperparameters, policy_kwargs = parse_settings(texts, agent_class)
+    assert hyperparameters == {"gamma": 0.9, "n_critics": 8, "fit_steps": 3, "device": "cpu", "n_threads": 1}
+    assert policy_kwargs == {"net_arch": [8]}
+    assert not {"policy", "env", "seed", "common", "kwargs", "self"} & set(settable(agent_class))
+
+
+def test_every_agent_knows_its_own_settings_only() -> None:
+    own = {
+        "trust_region": {BDPI, TabularBDPI},
+        "temperature": {ActorMimic},
+        "prior_scale": {BootstrappedDQN},
+        "actor_learning_rate": {BDPI, TabularBDPI, ActorMimic},
+    }
+    for name, classes in own.items():
+        assert {cls for cls in AGENTS.values() if name in settable(cls)} == classes
+    with pytest.raises(RunError, match="knows no 'trust_region'"):
+        parse_settings(["trust_region=0.1"], ABCDQN)
+
+
+def test_the_derived_class_decides_on_a_default() -> None:
+    assert settable(BootstrappedDQN)["critic_iterations"].default == 1
+    assert settable(ABCDQN)["critic_iterations"].default == 4
+
+
+def test_arguments_that_no_constructor_passes_on_are_not_settable() -> None:
+    class Root:
+        def __init__(self, hidden: int = 1) -> None: ...
+
+    class Middle(Root):
+        def __init__(self, policy: str, env: str, shared: int = 2, **others: int) -> None: ...
+
+    class Closed(Middle):
+        def __init__(self, policy: str, env: str, shared: int = 3) -> None: ...
+
+    class Leaf(Closed):
+        def __init__(self, own: int = 4, **common: int) -> None: ...
+
+    assert {name: parameter.default for name, parameter in settable(Leaf).items()} == {"shared": 3, "own": 4}
+    assert set(settable(Middle)) == {"hidden", "shared"}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,13 @@
 """Environments of the BDPI paper, as plain Gymnasium environments."""
 
+from typing import TYPE_CHECKING, Any
+
 import gymnasium as gym
 
 from bdpi.envs.table import Table
+
+if TYPE_CHECKING:
+    from bdpi.envs.hallway import Hallway as Hallway
 
 __all__ = ["Table", "register"]
 
@@ -22,3 +27,15 @@ def register() -> None:
                 max_episode_steps=max_episode_steps,
                 reward_threshold=90.0,  # nine episodes in ten dock, the tenth runs out of time
             )
+    if "Hallway-v0" not in gym.registry:  # the paper's BDPI ends at a return of 0.93
+        gym.register("Hallway-v0", entry_point="bdpi.envs.hallway:Hallway", max_episode_steps=500, reward_threshold=0.9)
+
+
+def __getattr__(name: str) -> Any:
+    # Hallway brings in MiniWorld, which is an extra and looks for a display: only when somebody asks for it. For the
+    # same reason it is not in __all__.
+    if name == "Hallway":
+        from bdpi.envs.hallway import Hallway
+
+        return Hallway
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

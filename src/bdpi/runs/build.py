@@ -6,19 +6,22 @@ import contextlib
 import difflib
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.plan import Plan
+from bdpi.runs.presets import preset_of
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
     from bdpi.agents import EnsembleAlgorithm as Agent
 
-# The one place where the paper's configuration depends on the environment.
-PRESETS: dict[str, dict[str, Any]] = {"LunarLander-v3": {"net_arch": [256]}}
+DEFAULT_ACTION_BITS = 6
 
 
 def agent_class(name: str) -> type[Agent]:
@@ -26,7 +29,7 @@ def agent_class(name: str) -> type[Agent]:
     from bdpi.agents import AGENTS
 
     if name not in AGENTS:
-        raise RunError(f"unknown agent {name!r}: choose from {', '.join(sorted(AGENTS))}")
+        raise RunError(f"unknown agent {name!r}: choose from {', '.join(AGENTS)}")
     return AGENTS[name]
 
 
@@ -65,6 +68,56 @@ def _unknown_environment(environment: str, error: Exception, registered: list[st
     )
 
 
+def wrapped(
+    environment: gym.Env[Any, Any], action_bits: int | None, off_policy_noise: float | None = None
+) -> gym.Env[Any, Any]:
+    """What the agent acts in. From the inside out: the environment, Monitor, Binary Action Search, noise.
+
+    Monitor is inside, so that it counts real steps. Noise is outside, because agents learn from the decisions that were
+    executed, so these are what it has to replace.
+
+    :param action_bits: of Binary Action Search, for continuous actions; ``None``: without.
+    :param off_policy_noise: probability of a random action; ``None``: without.
+    :raises RunError: when the actions or observations do not allow it.
+    """
+    from stable_baselines3.common.monitor import Monitor
+
+    from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise
+
+    result: gym.Env[Any, Any] = Monitor(environment)
+    try:
+        if action_bits is not None:
+            result = BinaryActionSearch(result, action_bits)
+        if off_policy_noise is not None:
+            result = OffPolicyNoise(result, off_policy_noise)
+    except ValueError as error:
+        raise RunError(one_line(error)) from None
+    return result
+
+
+def with_action_bits(plan: Plan, action_space: gym.Space[Any]) -> Plan:
+    """The plan with Binary Action Search if the actions are continuous.
+
+    :raises RunError: when bits were asked for, and the actions are not continuous.
+    """
+    from gymnasium import spaces
+
+    if not isinstance(action_space, spaces.Box):
+        if plan.action_bits is not None:
+            raise RunError(
+                f"{plan.environment} has the actions {action_space}: leave --action-bits out, it is for continuous ones"
+            )
+        return plan
+    return replace(plan, action_bits=DEFAULT_ACTION_BITS if plan.action_bits is None else plan.action_bits)
+
+
+def announcement(plan: Plan, action_space: gym.Space[Any]) -> str:
+    """That continuous actions are searched for, in one line."""
+    size = int(np.prod(action_space.shape or ()))
+    decisions = f"{plan.action_bits} binary decisions" + (f" for each of its {size} numbers" if size > 1 else "")
+    return f"{plan.environment}: continuous actions, each found by {decisions} (--action-bits would change it)"
+
+
 def policy_name(observation_space: gym.Space[Any]) -> str:
     """SB3's name of the network that fits the observations."""
     from gymnasium import spaces
@@ -77,10 +130,10 @@ def policy_name(observation_space: gym.Space[Any]) -> str:
 
 def with_preset(plan: Plan, note: Callable[[str], None]) -> Plan:
     """The plan with what the paper changes for its environment, unless the user has decided otherwise."""
-    from dataclasses import replace
-
     preset = {
-        name: value for name, value in PRESETS.get(plan.environment, {}).items() if name not in plan.policy_kwargs
+        name: value
+        for name, value in preset_of(plan.environment).policy_kwargs.items()
+        if name not in plan.policy_kwargs
     }
     for name, value in preset.items():
         note(f"{plan.environment}: {name}={value}, as in the paper (--set {name}=[64,64] would change it)")

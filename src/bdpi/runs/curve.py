@@ -11,12 +11,13 @@ from bdpi.runs.text import number
 _FAINT, _STRONG, _TEXT = "#9ec5e8", "#0b5394", "#333333"
 
 
-def draw_curve(episodes: Episodes, title: str, path: Path) -> None:
+def draw_curve(episodes: Episodes, title: str, path: Path, name: str = "episode") -> None:
     """Draw every return faintly, and the moving average on top.
 
     :param episodes: at least one.
     :param title: one line.
     :param path: the PNG file.
+    :param name: of what is drawn, such as ``"test episode"``.
     :raises ValueError: when there is no episode to draw.
     """
     if not len(episodes):
@@ -39,7 +40,7 @@ def draw_curve(episodes: Episodes, title: str, path: Path) -> None:
         markersize=8 if len(episodes) < 50 else 5 if len(episodes) < 150 else 3,
         alpha=0.75,
         clip_on=False,
-        label="each episode",
+        label=f"each {name}",
     )
     axes.plot(numbers, episodes.averages, color=_STRONG, linewidth=2.2, label="moving average (0.85)")
     last = episodes.averages[-1]
@@ -53,8 +54,8 @@ def draw_curve(episodes: Episodes, title: str, path: Path) -> None:
         fontweight="bold",
         annotation_clip=False,
     )
-    axes.set_title(title, loc="left", color=_TEXT, fontsize=12, fontweight="bold", pad=10)
-    axes.set_xlabel("episode", color=_TEXT)
+    axes.set_title(title, loc="left", color=_TEXT, fontsize=12, fontweight="bold", pad=26)
+    axes.set_xlabel(name, color=_TEXT)
     axes.set_ylabel("return", color=_TEXT)
     axes.set_xlim(1, max(2, len(episodes)))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
@@ -69,9 +70,10 @@ def draw_curve(episodes: Episodes, title: str, path: Path) -> None:
         frameon=False,
         fontsize=9,
         labelcolor=_TEXT,
-        loc="lower right",
-        bbox_to_anchor=(1.0, 1.0),
+        loc="lower left",  # between the title, which may be long, and the curve
+        bbox_to_anchor=(0.0, 1.0),
         ncols=2,
-        borderaxespad=0.4,
+        borderpad=0.0,
+        borderaxespad=0.6,
     )
     write_atomically(path, lambda partial: figure.savefig(partial, format="png"))

@@ -20,6 +20,24 @@ _EPISODES_BEFORE_BEST = 10
 _LAST = 50
 
 
+@dataclass(frozen=True)
+class Episode:
+    """One episode, in real steps and real rewards.
+
+    :param seconds: at its end, since the run began; pauses between interruption and resumption are not counted.
+    """
+
+    episode_return: float
+    length: int
+    seconds: float = field(default=0.0, compare=False)
+
+    @classmethod
+    def from_info(cls, info: dict[str, Any]) -> Episode | None:
+        """What Monitor says of the episode that a step ended; ``None`` after any other step."""
+        episode = info.get("episode")
+        return None if episode is None else cls(float(episode["r"]), int(episode["l"]), float(episode["t"]))
+
+
 @dataclass
 class Episodes:
     """What happened so far, episode by episode. ``averages`` grows with ``returns``."""
@@ -78,6 +96,18 @@ def read_monitor(path: Path) -> Episodes:
     return episodes
 
 
+def append_to_monitor(path: Path, environment: str, t_start: float, episode: Episode) -> None:
+    """Write one more row, as Monitor does. (SB3's own writer insists on files that are called ``monitor.csv``.)
+
+    :param t_start: when the clock of the episode's ``seconds`` began, for the first line of a new file.
+    """
+    new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="\n") as file:
+        if new:
+            file.write(f"#{json.dumps({'t_start': t_start, 'env_id': environment})}\nr,l,t\n")
+        file.write(f"{episode.episode_return},{episode.length},{episode.seconds}\n")
+
+
 def trim_monitor(path: Path, n_episodes: int) -> None:
     """Forget the episodes after the first ``n_episodes``: those the saved agent has not seen, after a crash."""
     kept = _rows(path)[: 2 + n_episodes]
@@ -103,15 +133,19 @@ def _rows(path: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of a run in a few figures.
+    """The result of a run in a few figures. Where there are test episodes, the returns are theirs.
 
+    :param episodes: of training.
+    :param steps: of training.
+    :param test_episodes: without noise, and not learned from; 0 in a run without them.
     :param mean_return: over the last ``last_episodes`` episodes; ``None`` before the first episode has ended.
     :param best_average: highest value of the moving average.
-    :param seconds: time spent on training, interruptions not counted.
+    :param seconds: time spent on training and testing, interruptions not counted.
     """
 
     episodes: int
     steps: int
+    test_episodes: int
     mean_return: float | None
     last_episodes: int
     best_average: float | None
@@ -122,14 +156,17 @@ class Summary:
         return asdict(self)
 
 
-def summarize(episodes: Episodes, steps: int, seconds: float) -> Summary:
-    last = episodes.returns[-_LAST:]
+def summarize(episodes: Episodes, steps: int, seconds: float, tests: Episodes | None = None) -> Summary:
+    """:param tests: the test episodes, where there are any."""
+    shown = tests or episodes
+    last = shown.returns[-_LAST:]
     return Summary(
         episodes=len(episodes),
         steps=steps,
+        test_episodes=len(tests or ()),
         mean_return=sum(last) / len(last) if last else None,
         last_episodes=len(last),
-        best_average=episodes.best_average,
+        best_average=shown.best_average,
         seconds=round(seconds, 3),
         ms_per_step=round(1000.0 * seconds / steps, 4) if steps else None,
     )

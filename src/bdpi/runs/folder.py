@@ -52,6 +52,7 @@ class RunFolder:
         self.path = path
         self.config = path / "config.json"
         self.monitor = path / "monitor.csv"
+        self.test = path / "test.csv"
         self.agent = path / "agent.zip"
         self.replay = path / "replay.npz"
         self.curve = path / "curve.png"
@@ -60,7 +61,7 @@ class RunFolder:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (self.config, self.monitor, self.agent, self.replay, self.curve, self.film, self.error)
+        return (self.config, self.monitor, self.test, self.agent, self.replay, self.curve, self.film, self.error)
 
     def make(self) -> None:
         """Make the folder where it does not exist.

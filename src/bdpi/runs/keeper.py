@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.monitor import Monitor
 
+from bdpi.runs.episodes import Episode
 from bdpi.runs.progress import Progress
 
 # What a power failure may cost. Saving takes longer with pictures in the buffer, so it never takes more than 1 % of
@@ -16,29 +18,57 @@ _CHECKPOINT_SHARE = 0.01
 
 
 class Keeper(BaseCallback):
-    """Count steps and episodes, save now and then, end training when it is time. For one environment, in a Monitor.
+    """Count steps and episodes, test, save now and then, end training when it is time. For one environment.
 
     :param progress: is kept up to date.
+    :param monitor: of the environment.
     :param should_stop: asked after every step.
     :param checkpoint: saves the run.
+    :param test: plays a test episode after each training episode; it returns ``None`` where it was stopped, and is then
+        played when training goes on. ``None``: no tests.
     """
 
-    def __init__(self, progress: Progress, should_stop: Callable[[], bool], checkpoint: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        monitor: Monitor,
+        should_stop: Callable[[], bool],
+        checkpoint: Callable[[], object],
+        test: Callable[[], Episode | None] | None = None,
+    ) -> None:
         super().__init__()
-        self._progress, self._should_stop, self._checkpoint = progress, should_stop, checkpoint
+        self._progress, self._monitor, self._should_stop = progress, monitor, should_stop
+        self._checkpoint, self._test = checkpoint, test
+        self._earlier_steps = progress.steps - monitor.total_steps
         self._next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
+
+    def _on_training_start(self) -> None:
+        self._catch_up_with_tests()
 
     def _on_step(self) -> bool:
         progress = self._progress
-        progress.steps = self.num_timesteps
+        steps = self._earlier_steps + self._monitor.total_steps
+        if steps == progress.steps:
+            return True  # an inner decision of a continuous action: no time has passed
+        progress.steps = steps
         progress.episode_steps += 1
-        episode = self.locals["infos"][0].get("episode")
+        episode = Episode.from_info(self.locals["infos"][0])
         if episode is not None:
             progress.episode_steps = 0
-            progress.episodes.add(float(episode["r"]), int(episode["l"]), float(episode["t"]))
+            progress.episodes.add(episode.episode_return, episode.length, episode.seconds)
+            self._catch_up_with_tests()
         if time.monotonic() >= self._next_checkpoint:
             before = time.monotonic()
             self._checkpoint()
             now = time.monotonic()
             self._next_checkpoint = now + max(CHECKPOINT_SECONDS, (now - before) / _CHECKPOINT_SHARE)
         return not (progress.complete or self._should_stop())
+
+    def _catch_up_with_tests(self) -> None:
+        """As many test episodes as training episodes: one is missing after a training episode, or after a stop."""
+        progress = self._progress
+        while self._test is not None and len(progress.tests) < len(progress.episodes):
+            episode = self._test()
+            if episode is None:
+                return
+            progress.tests.add(episode.episode_return, episode.length, episode.seconds)

@@ -60,15 +60,15 @@ def time_left(progress: Progress, speed: float | None) -> str:
 
 def facts(progress: Progress, speed: float | None) -> list[tuple[str, str]]:
     """The numbers that both views show, with their names."""
-    episodes = progress.episodes
+    episodes = progress.shown
     shown = [
-        ("return", number(episodes.returns[-1] if len(episodes) else None)),
+        ("test return" if progress.tests else "return", number(episodes.returns[-1] if len(episodes) else None)),
         ("average", number(episodes.averages[-1] if len(episodes) else None)),
         ("best", number(episodes.best_average)),
         ("steps/s", "-" if speed is None else f"{speed:.1f}" if speed < 100 else f"{speed:.0f}"),
     ]
     if progress.episodes_wanted is None:
-        return [("episodes", str(len(episodes))), *shown]
+        return [("episodes", str(len(progress.episodes))), *shown]
     return [*shown, ("steps", str(progress.steps))]
 
 
@@ -190,7 +190,7 @@ class TerminalView(Observer):
 
     def _plot(self, progress: Progress, width: int) -> list[RenderableType]:
         """The moving average, with its lowest and highest value: as wide as the run has come, or a dot an episode."""
-        averages = list(progress.episodes.averages)  # a copy: training may add to it at any moment
+        averages = list(progress.shown.averages)  # a copy: training may add to it at any moment
         if not averages:
             return [Text("The curve begins when the first episode ends.", style="dim")]
         low, high = min(averages), max(averages)

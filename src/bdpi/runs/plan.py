@@ -8,6 +8,7 @@ from typing import Any
 from bdpi.runs.errors import RunError
 
 DEFAULT_EPISODES = 300
+_ADDED_LATER = ("off_policy_noise", "action_bits")  # the configurations of older runs do not have them
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,10 @@ class Plan:
     :param hyperparameters: arguments of the agent that differ from its defaults.
     :param policy_kwargs: ``net_arch`` (a list, or a dict with ``pi`` and ``qf``) and ``activation_fn`` (``"tanh"``,
         ``"relu"``), written as JSON can hold them.
+    :param off_policy_noise: in training, each action is replaced by a random one with this probability, and each
+        training episode is followed by a test episode without noise that is not learned from; ``None``: neither.
+    :param action_bits: binary decisions per number of a continuous action; ``None``: the default where actions are
+        continuous, nothing elsewhere.
     """
 
     environment: str
@@ -31,12 +36,16 @@ class Plan:
     steps: int | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     policy_kwargs: dict[str, Any] = field(default_factory=dict)
+    off_policy_noise: float | None = None
+    action_bits: int | None = None
 
     def __post_init__(self) -> None:
         if (self.episodes is None) == (self.steps is None):
             raise RunError("give either a number of episodes or a number of steps, not both and not neither")
         if (self.episodes or self.steps or 0) < 1:
             raise RunError("the number of episodes or steps must be at least 1")
+        if self.off_policy_noise is not None and not 0 <= self.off_policy_noise <= 1:
+            raise RunError(f"off-policy noise is a probability, from 0 to 1, not {self.off_policy_noise}")
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -45,7 +54,9 @@ class Plan:
     def from_dict(cls, data: dict[str, Any]) -> Plan:
         """The plan in a configuration. Whatever else the configuration holds is left aside."""
         try:
-            return cls(**{name: data[name] for name in cls.__dataclass_fields__})
+            return cls(
+                **{name: data[name] for name in cls.__dataclass_fields__ if name in data or name not in _ADDED_LATER}
+            )
         except KeyError as missing:
             raise RunError(f"the configuration has no entry {missing}") from None
         except TypeError as error:

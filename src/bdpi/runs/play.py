@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bdpi.runs.build import load_agent, make_environment
+from bdpi.runs.build import load_agent, make_environment, wrapped
+from bdpi.runs.episodes import Episode
 from bdpi.runs.errors import RunError, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.video import Film, Filmed, has_display, no_window
 
 if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
+
     from bdpi.agents import EnsembleAlgorithm as Agent
-
-
-@dataclass(frozen=True)
-class Episode:
-    episode_return: float
-    length: int
 
 
 def open_agent(folder: RunFolder, render_mode: str | None = None, film: Film | None = None) -> Agent:
@@ -30,8 +26,6 @@ def open_agent(folder: RunFolder, render_mode: str | None = None, film: Film | N
     :param film: gets the pictures of what happens in the environment.
     :raises RunError: when something is missing or damaged.
     """
-    from stable_baselines3.common.monitor import Monitor
-
     config = folder.read_config()
     # Asked first: told to draw what it cannot, Gymnasium only warns, and then nothing is drawn.
     if render_mode is not None and not can_draw(config["environment"], render_mode):
@@ -39,7 +33,7 @@ def open_agent(folder: RunFolder, render_mode: str | None = None, film: Film | N
     environment = make_environment(config["environment"], render_mode)
     if film is not None:
         environment = Filmed(environment, film)
-    return load_agent(config["agent"], folder.agent, Monitor(environment))
+    return load_agent(config["agent"], folder.agent, wrapped(environment, config.get("action_bits")))
 
 
 def can_draw(environment: str, render_mode: str) -> bool:
@@ -49,15 +43,32 @@ def can_draw(environment: str, render_mode: str) -> bool:
     return render_mode in (made.metadata.get("render_modes") or ())
 
 
-def steps(agent: Agent, *, deterministic: bool, seed: int) -> Iterator[Episode | None]:
-    """Act for ever in the agent's own environment: an ``Episode`` where a step ended one, ``None`` elsewhere."""
-    environment: Any = agent.get_env()
-    agent.set_random_seed(seed)
-    observations = environment.reset()
+def steps(agent: Agent, environment: VecEnv, *, deterministic: bool) -> Iterator[Episode | None]:
+    """Act for ever, without learning: an ``Episode`` where a step ended one, ``None`` elsewhere.
+
+    :param environment: one, in a Monitor.
+    """
+    from bdpi.agents.checks import masks_of
+
+    observations: Any = environment.reset()
+    infos = environment.unwrapped.reset_infos
+    n_steps = 0
     while True:
-        actions, _ = agent.predict(observations, deterministic=deterministic)
+        masks = masks_of(infos, agent.action_space, n_steps)
+        actions, _ = agent.predict(observations, deterministic=deterministic, action_masks=masks)
         observations, _, dones, infos = environment.step(actions)
-        yield Episode(float(infos[0]["episode"]["r"]), int(infos[0]["episode"]["l"])) if dones[0] else None
+        n_steps += 1
+        yield Episode.from_info(infos[0])
+        if dones[0]:
+            infos = environment.unwrapped.reset_infos  # of the state that the next action is for
+
+
+def seeded_steps(agent: Agent, *, deterministic: bool, seed: int) -> Iterator[Episode | None]:
+    """Act for ever in the agent's own environment, the same way for the same seed."""
+    environment = agent.get_env()
+    assert environment is not None
+    agent.set_random_seed(seed)
+    return steps(agent, environment, deterministic=deterministic)
 
 
 def close(agent: Agent) -> None:
@@ -97,7 +108,7 @@ def play(
     with contextlib.nullcontext() if watch else no_window():
         agent = open_agent(folder, render_mode, film)
         try:
-            for episode in steps(agent, deterministic=deterministic, seed=seed):
+            for episode in seeded_steps(agent, deterministic=deterministic, seed=seed):
                 if episode is not None:
                     played.append(episode)
                     on_episode(episode)
@@ -134,7 +145,7 @@ def film_policy(
         agent = open_agent(folder, "rgb_array", film)
         try:
             n_episodes = 0
-            for episode in steps(agent, deterministic=True, seed=folder.read_config()["seed"]):
+            for episode in seeded_steps(agent, deterministic=True, seed=folder.read_config()["seed"]):
                 n_episodes += episode is not None
                 enough = n_episodes == max_episodes or film.steps_filmed >= enough_steps
                 if (episode is not None and enough) or film.steps_filmed >= max_steps or should_stop():

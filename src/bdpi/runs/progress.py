@@ -19,7 +19,8 @@ class Progress:
     :param episodes_wanted: the run ends after so many episodes; ``None``: ``steps_wanted`` decides.
     :param steps_wanted: the run ends after so many steps; ``None``: ``episodes_wanted`` decides.
     :param episodes: those that have ended, with the ones of earlier sessions.
-    :param steps: environment steps, with those of earlier sessions.
+    :param tests: test episodes that have ended, if the run has any: clean, and not learned from.
+    :param steps: environment steps, with those of earlier sessions. The decisions of a continuous action are one step.
     :param episode_steps: steps of the episode that is going on.
     :param earlier_seconds: training time of earlier sessions.
     """
@@ -27,6 +28,7 @@ class Progress:
     episodes_wanted: int | None
     steps_wanted: int | None
     episodes: Episodes = field(default_factory=Episodes)
+    tests: Episodes = field(default_factory=Episodes, kw_only=True)
     steps: int = 0
     episode_steps: int = 0
     earlier_seconds: float = 0.0
@@ -48,6 +50,11 @@ class Progress:
     def seconds(self) -> float:
         """Training time so far, pauses between sessions not counted."""
         return self.earlier_seconds + self.session_seconds
+
+    @property
+    def shown(self) -> Episodes:
+        """The episodes that tell how good the agent is: tests, where there are any."""
+        return self.tests or self.episodes
 
     @property
     def complete(self) -> bool:
@@ -76,7 +83,7 @@ class Progress:
 
     @property
     def summary(self) -> Summary:
-        return summarize(self.episodes, self.steps, self.seconds)
+        return summarize(self.episodes, self.steps, self.seconds, self.tests)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from bdpi.runs.errors import RunError
@@ -28,18 +28,28 @@ _NOT_SETTABLE = {
 _WORDS = {"true": True, "false": False, "none": None}
 
 
-def settable(agent_class: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The arguments of an agent that ``--set`` may change."""
+def settable(agent_class: type[Any]) -> dict[str, inspect.Parameter]:
+    """The arguments of an agent that ``--set`` may change, those that it only passes on to its base class included."""
+    constructors = []
+    for cls in inspect.getmro(agent_class):
+        if "__init__" in vars(cls):
+            parameters = inspect.signature(vars(cls)["__init__"]).parameters
+            constructors.append(parameters)
+            if all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters.values()):
+                break  # what is not an argument here is one nowhere
+    merged: dict[str, inspect.Parameter] = {}
+    for parameters in reversed(constructors):  # a derived class may have another default
+        merged.update(parameters)
     return {
         name: parameter
-        for name, parameter in inspect.signature(agent_class).parameters.items()
+        for name, parameter in merged.items()
         if name not in _NOT_SETTABLE
         and not name.startswith("_")
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     }
 
 
-def parse_settings(texts: Iterable[str], agent_class: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def parse_settings(texts: Iterable[str], agent_class: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Turn ``["n_critics=8", "net_arch=[64,64]"]`` into hyper-parameters and ``policy_kwargs``.
 
     Values are Python literals (``8``, ``1e-4``, ``True``, ``[64, 64]``); anything else is text. Whether a number is in

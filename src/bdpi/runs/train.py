@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from bdpi.runs.build import (
     agent_class,
+    announcement,
     build_agent,
     load_agent,
     make_environment,
     policy_name,
     warnings_as_notes,
+    with_action_bits,
     with_preset,
+    wrapped,
 )
 from bdpi.runs.episodes import Episodes, Summary, read_monitor, trim_monitor
 from bdpi.runs.errors import RunError, named
@@ -31,8 +34,9 @@ from bdpi.runs.versions import versions
 
 if TYPE_CHECKING:
     from bdpi.agents import EnsembleAlgorithm as Agent
+    from bdpi.runs.tester import Tester
 
-_NO_END = 10**12  # steps; learn() wants a number, but it is the episodes that end the run
+_NO_END = 10**12  # steps; learn() wants a number, but it is the Keeper that ends the run
 
 
 def _silent(text: str) -> None:
@@ -63,17 +67,19 @@ def prepare(
     :param command: what the user typed, for the record.
     :raises RunError: when the run cannot begin.
     """
-    from stable_baselines3.common.monitor import Monitor
-
     with warnings_as_notes(note):
         cls = agent_class(plan.agent)
-        environment = Monitor(make_environment(plan.environment))
-        if environment.spec is not None and ":" not in plan.environment:
-            plan = replace(plan, environment=environment.spec.id)  # "CartPole" has become "CartPole-v1"
-        plan = with_preset(plan, note)
+        bare = make_environment(plan.environment)
+        if bare.spec is not None and ":" not in plan.environment:
+            plan = replace(plan, environment=bare.spec.id)  # "CartPole" has become "CartPole-v1"
+        plan = with_action_bits(with_preset(plan, note), bare.action_space)
+        environment = wrapped(bare, plan.action_bits, plan.off_policy_noise)
+        if plan.action_bits is not None:
+            note(announcement(plan, bare.action_space))
         folder = RunFolder(path or default_path(plan.environment, plan.agent, plan.seed))
         folder.refuse_if_taken()
         agent = build_agent(plan, environment)
+        tester = _tester(plan, agent, folder)
     config: dict[str, Any] = {
         **plan.as_dict(),
         "status": "prepared",
@@ -87,7 +93,7 @@ def prepare(
         },
         **_circumstances(command),
     }
-    return Session(folder, config, agent, environment, Progress(plan.episodes, plan.steps))
+    return Session(folder, config, agent, environment, Progress(plan.episodes, plan.steps), tester)
 
 
 def prepare_resumption(
@@ -107,8 +113,6 @@ def prepare_resumption(
     :param steps: so many in all, instead of ``episodes``.
     :raises RunError: when the run cannot go on.
     """
-    from stable_baselines3.common.monitor import Monitor
-
     folder = RunFolder.open(path)
     config = folder.read_config()
     plan = Plan.from_dict(config)
@@ -118,16 +122,23 @@ def prepare_resumption(
     if progress.complete:
         raise RunError(_nothing_left(folder, progress))
     with warnings_as_notes(note):
-        environment = Monitor(make_environment(plan.environment))
+        environment = wrapped(make_environment(plan.environment), plan.action_bits, plan.off_policy_noise)
         agent = load_agent(plan.agent, folder.agent, environment)
         try:
             agent.replay_buffer.load_npz(folder.replay)
         except Exception as error:  # missing, damaged, foreign: it can fail anywhere
             raise RunError(f"{folder.replay} cannot be loaded: {named(error)}") from None
-    progress.steps = agent.num_timesteps
+        tester = _tester(plan, agent, folder)
     resumed = [*config.get("resumed", ()), _circumstances(command)]
     config.update(plan.as_dict(), learner=agent.learner_name, resumed=resumed)
-    return Session(folder, config, agent, environment, progress)
+    return Session(folder, config, agent, environment, progress, tester)
+
+
+def _tester(plan: Plan, agent: Agent, folder: RunFolder) -> Tester | None:
+    """For runs with noise: their returns tell what the noise does, so clean episodes alternate with them."""
+    from bdpi.runs.tester import Tester
+
+    return None if plan.off_policy_noise is None else Tester(plan, agent, folder.test)
 
 
 def _circumstances(command: Sequence[str]) -> dict[str, Any]:
@@ -146,17 +157,30 @@ def _saved_progress(folder: RunFolder, config: dict[str, Any], plan: Plan) -> Pr
         raise RunError(
             f"{folder.path} was killed before anything was saved: start again with bdpi train {plan.environment}"
         )
-    recorded = read_monitor(folder.monitor)
-    episodes = Episodes()
     try:
         n_saved, steps, seconds = int(result["episodes"]), int(result["steps"]), float(result["seconds"])
     except (KeyError, TypeError, ValueError):
         raise RunError(f"{folder.config} is damaged: its result has no episodes, steps and seconds") from None
-    if len(recorded) < n_saved:
-        raise RunError(f"{folder.monitor} is damaged: it has {len(recorded)} episodes instead of {n_saved}")
+    episodes = _first(n_saved, folder.monitor)
+    progress = Progress(plan.episodes, plan.steps, episodes, steps, earlier_seconds=seconds)
+    # The last test is missing where the run was stopped during it; then there may not even be a file.
+    if plan.off_policy_noise is not None and (folder.test.exists() or n_saved > 1):
+        progress.tests = _first(n_saved, folder.test, may_miss=1)
+    return progress
+
+
+def _first(n_saved: int, path: Path, may_miss: int = 0) -> Episodes:
+    """The first episodes in a Monitor file.
+
+    :raises RunError: when there are fewer.
+    """
+    recorded = read_monitor(path)
+    if len(recorded) < n_saved - may_miss:
+        raise RunError(f"{path} is damaged: it has {len(recorded)} episodes instead of {n_saved}")
+    episodes = Episodes()
     for row in zip(recorded.returns[:n_saved], recorded.lengths, recorded.seconds, strict=False):
         episodes.add(*row)
-    return Progress(plan.episodes, plan.steps, episodes, steps, earlier_seconds=seconds)
+    return episodes
 
 
 def _nothing_left(folder: RunFolder, progress: Progress) -> str:
@@ -174,15 +198,26 @@ class Session:
     :param folder: of the run; it need not exist yet.
     :param config: what goes into ``config.json``.
     :param agent: new, or as it was saved.
-    :param environment: the agent's, in a Monitor that writes no file yet.
+    :param environment: the agent's, with a Monitor inside that writes no file yet.
     :param progress: of the sessions before this one.
+    :param tester: plays a test episode after each training episode; ``None``: there are no tests.
     """
 
     def __init__(
-        self, folder: RunFolder, config: dict[str, Any], agent: Agent, environment: Any, progress: Progress
+        self,
+        folder: RunFolder,
+        config: dict[str, Any],
+        agent: Agent,
+        environment: Any,
+        progress: Progress,
+        tester: Tester | None = None,
     ) -> None:
+        from stable_baselines3.common.env_util import unwrap_wrapper
+        from stable_baselines3.common.monitor import Monitor
+
         self.folder, self.config, self.agent, self.environment = folder, config, agent, environment
-        self.progress = progress
+        self.progress, self.tester = progress, tester
+        self._monitor: Any = unwrap_wrapper(environment, Monitor)
         self._traceback: str | None = None
 
     @property
@@ -210,8 +245,9 @@ class Session:
                     status, error = "failed", "; ".join(filter(None, (error, unsaved)))
                 self._draw(observer, should_stop, with_film=status == "finished")
             finally:
-                with contextlib.suppress(Exception):  # foreign code, and everything is saved
-                    self.environment.close()
+                for closing in filter(None, (self.environment, self.tester)):
+                    with contextlib.suppress(Exception):  # foreign code, and everything is saved
+                        closing.close()
                 observer.ended()
         return Outcome(status, self.folder, self.progress.summary, error)
 
@@ -232,13 +268,18 @@ class Session:
         from bdpi.runs.keeper import Keeper
 
         status, message = "interrupted", None
-        self.progress.begin()
+        progress, tester = self.progress, self.tester
+        keeper = Keeper(
+            progress,
+            self._monitor,
+            should_stop,
+            checkpoint=lambda: self._save("running"),
+            test=None if tester is None else lambda: tester.play(len(progress.tests), should_stop),
+        )
+        progress.begin()
         try:
             self.agent.learn(
-                self.progress.steps_wanted - self.progress.steps if self.progress.steps_wanted else _NO_END,
-                callback=Keeper(self.progress, should_stop, lambda: self._save("running")),
-                log_interval=None,
-                reset_num_timesteps=self.progress.steps == 0,
+                _NO_END, callback=keeper, log_interval=None, reset_num_timesteps=self.agent.num_timesteps == 0
             )
             if self.progress.complete:
                 status = "finished"
@@ -248,7 +289,6 @@ class Session:
             status, message = "failed", named(error)
             self._traceback = traceback.format_exc()
         self.progress.end()
-        self.progress.steps = self.agent.num_timesteps
         return status, message
 
     def _attach_monitor(self) -> None:
@@ -257,9 +297,11 @@ class Session:
 
         new = not self.folder.monitor.exists()
         # Seconds go on where the last session ended, so that they never run backwards and pauses do not count.
-        self.environment.t_start = time.time() - self.progress.earlier_seconds
-        header = {"t_start": self.environment.t_start, "env_id": str(self.config["environment"])}
-        self.environment.results_writer = ResultsWriter(str(self.folder.monitor), header, override_existing=new)
+        t_start = self._monitor.t_start = time.time() - self.progress.earlier_seconds
+        header: dict[str, float | str] = {"t_start": t_start, "env_id": str(self.config["environment"])}
+        self._monitor.results_writer = ResultsWriter(str(self.folder.monitor), header, override_existing=new)
+        if self.tester is not None:
+            self.tester.open(len(self.progress.tests), t_start)
 
     def _save(self, status: str) -> str | None:
         """Save all there is, each file whether or not another one fails.
@@ -301,7 +343,8 @@ class Session:
         config = self.config
         title = f"{config['agent'].upper()} on {config['environment']}, seed {config['seed']}"
         try:
-            draw_curve(self.progress.episodes, title, self.folder.curve)
+            name = "test episode" if self.progress.tests else "episode"
+            draw_curve(self.progress.shown, title, self.folder.curve, name)
         except Exception as error:
             observer.note(f"no curve: {error if isinstance(error, ValueError) else named(error)}")
         if with_film:

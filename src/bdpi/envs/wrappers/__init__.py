@@ -1,0 +1,7 @@
+"""Wrappers for any Gymnasium environment: continuous actions for discrete agents, and actions that are overridden."""
+
+from bdpi.envs.wrappers.binary_search import BinaryActionSearch
+from bdpi.envs.wrappers.overrides import ActionOverride, BackupPolicy, OffPolicyNoise
+from bdpi.envs.wrappers.table_backup import table_backup
+
+__all__ = ["ActionOverride", "BackupPolicy", "BinaryActionSearch", "OffPolicyNoise", "table_backup"]

@@ -1,0 +1,312 @@
+"""Binary Action Search reaches every action, takes no time, and says what it does."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.error import InvalidAction, ResetNeeded
+from stable_baselines3.common.env_checker import check_env
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import Monitor
+
+from bdpi import BDPI
+from bdpi.envs.wrappers import BinaryActionSearch
+
+
+class Recorder(gym.Env[Any, Any]):
+    """Keeps the actions of an episode of ``length`` steps; the reward counts the steps."""
+
+    def __init__(
+        self, actions: spaces.Space[Any], observations: spaces.Space[Any] | None = None, length: int = 3
+    ) -> None:
+        self.action_space = actions
+        self.observation_space = observations or spaces.Box(-5, 5, (2,), np.float32)
+        self.length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.actions: list[Any] = []
+        return self.observation_space.sample(), {"first": True}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
+        self.actions.append(action)
+        ended = len(self.actions) == self.length
+        return self.observation_space.sample(), float(len(self.actions)), ended, False, {"last": ended}
+
+
+def search(low: Any = -1.0, high: Any = 1.0, bits: int = 6, **box: Any) -> tuple[BinaryActionSearch, Recorder]:
+    recorder = Recorder(spaces.Box(low, high, **box), length=10**9)
+    return BinaryActionSearch(recorder, bits), recorder
+
+
+def reached(env: BinaryActionSearch, recorder: Recorder, n_decisions: int) -> list[Any]:
+    """What every sequence of decisions leads to, in the order of binary numbers."""
+    env.reset()
+    for decisions in itertools.product((0, 1), repeat=n_decisions):
+        for decision in decisions:
+            env.step(decision)
+    return recorder.actions
+
+
+# The actions
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 6])
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 10.0), (-2.0, 0.5)])
+def test_all_evenly_spaced_actions_between_the_bounds_are_reached(bits: int, low: float, high: float) -> None:
+    env, recorder = search(low, high, bits, shape=(1,))
+    actions = np.array(reached(env, recorder, bits)).reshape(-1)
+    np.testing.assert_allclose(actions, np.linspace(low, high, 2**bits), atol=1e-6)
+    assert actions[0] == np.float32(low)
+    assert actions[-1] == np.float32(high)
+
+
+def test_each_dimension_has_its_own_bounds_and_the_first_is_decided_first() -> None:
+    env, recorder = search(np.array([-1.0, 0.0], np.float32), np.array([1.0, 30.0], np.float32), bits=2)
+    actions = np.array(reached(env, recorder, 4))
+    expected = [(first, second) for first in np.linspace(-1, 1, 4) for second in np.linspace(0, 30, 4)]
+    np.testing.assert_allclose(actions, np.array(expected), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 2)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_actions_have_the_shape_and_type_of_their_space(shape: tuple[int, ...], dtype: type) -> None:
+    env, recorder = search(-1, 1, bits=2, shape=shape, dtype=dtype)
+    env.reset()
+    for _ in range(env.n_decisions):
+        env.step(1)
+    (action,) = recorder.actions  # the recorder has checked that the space contains it
+    assert action.shape == shape
+    assert action.dtype == dtype
+    assert (action == 1).all()
+
+
+def test_whole_number_boxes_get_whole_numbers() -> None:
+    env, recorder = search(0, 3, bits=2, shape=(1,), dtype=np.int64)
+    assert np.array(reached(env, recorder, 2)).reshape(-1).tolist() == [0, 1, 2, 3]
+
+
+def test_the_widest_bounds_do_not_overflow() -> None:
+    limit = float(np.finfo(np.float64).max)
+    env, recorder = search(-limit, limit, bits=1, shape=(1,), dtype=np.float64)
+    assert np.array(reached(env, recorder, 1)).reshape(-1).tolist() == [-limit, limit]
+
+
+# The observations
+
+
+def test_the_observation_carries_the_action_built_so_far_and_the_step_size() -> None:
+    env, _ = search(np.array([-1.0, 0.0]), np.array([1.0, 30.0]), bits=2, dtype=np.float64)
+    observation, info = env.reset()
+    assert info == {"first": True}
+    seen = observation[:2]
+    third = 1 / 3  # four actions: -1, -1/3, 1/3, 1
+    expected = [
+        # decision, position of both dimensions, step size of both dimensions
+        (1, [2 * third, 0], [0, 1]),
+        (0, [third, 0], [-1, 1]),
+        (0, [third, -2 * third], [-1, 0]),
+    ]
+    np.testing.assert_array_equal(observation[2:], [0, 0, 1, 1])
+    for decision, position, step_size in expected:
+        observation, *_ = env.step(decision)
+        np.testing.assert_array_equal(observation[:2], seen)  # the world stands still
+        np.testing.assert_allclose(observation[2:], [*position, *step_size], atol=1e-6)
+    observation, *_ = env.step(1)  # the last decision: the next action begins
+    assert not np.array_equal(observation[:2], seen)
+    np.testing.assert_array_equal(observation[2:], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("space", "size"),
+    [
+        (spaces.Box(-np.inf, np.inf, (3,), np.float64), 3),
+        (spaces.Box(-0.1, 0.1, (2, 2), np.float64), 4),
+        (spaces.Box(0, 255, (4,), np.uint8), 4),
+        (spaces.Discrete(5, start=2), 5),
+        (spaces.MultiBinary(3), 3),
+        (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(0, 1, (2,))}), 4),
+    ],
+)
+def test_any_observation_that_can_be_flattened_becomes_float32(space: spaces.Space[Any], size: int) -> None:
+    env = BinaryActionSearch(Recorder(spaces.Box(-1, 1, (1,)), space), bits=2)
+    assert env.observation_space.shape == (size + 2,)
+    observation, _ = env.reset()
+    for decision in (0, 1, 1, 0):
+        assert observation.dtype == np.float32
+        assert env.observation_space.contains(observation)
+        observation, *_ = env.step(decision)
+
+
+def test_bounds_beyond_float32_become_infinite() -> None:
+    env = BinaryActionSearch(Recorder(spaces.Box(-1, 1, (1,)), spaces.Box(-1e300, 1e300, (2,), np.float64)))
+    np.testing.assert_array_equal(env.observation_space.high, np.float32([np.inf, np.inf, 1, 1]))  # type: ignore[attr-defined]
+
+
+def test_stable_baselines3_finds_nothing_to_complain_about() -> None:
+    check_env(BinaryActionSearch(gym.make("Pendulum-v1")), warn=True)
+
+
+# Time
+
+
+def test_inner_decisions_take_no_time() -> None:
+    env = BinaryActionSearch(Recorder(spaces.Box(-1, 1, (1,)), length=2), bits=3)
+    env.reset()
+    for real_step in (1, 2):
+        for _ in range(2):
+            _, reward, terminated, truncated, info = env.step(1)
+            assert (reward, terminated, truncated, info) == (0.0, False, False, {"discount": 1.0})
+        _, reward, terminated, truncated, info = env.step(1)
+        assert (reward, terminated, truncated) == (real_step, real_step == 2, False)
+        assert "discount" not in info  # gamma is for the agent to know
+        assert info["last"] == (real_step == 2)
+
+
+def play_pendulum(env: gym.Env[Any, Any]) -> tuple[int, float, bool, bool, dict[str, Any]]:
+    env.reset(seed=1)
+    total = 0.0
+    for n_decisions in itertools.count(1):
+        _, reward, terminated, truncated, info = env.step(np.int64(n_decisions % 2))
+        total += float(reward)
+        if terminated or truncated:
+            return n_decisions, total, terminated, truncated, info
+    raise AssertionError
+
+
+@pytest.mark.parametrize("with_monitor", [True, False])
+def test_time_limits_and_statistics_count_real_steps(with_monitor: bool) -> None:
+    pendulum = gym.make("Pendulum-v1")
+    env = BinaryActionSearch(Monitor(pendulum) if with_monitor else pendulum, bits=4)
+    n_decisions, total, terminated, truncated, info = play_pendulum(env)
+    assert (n_decisions, terminated, truncated) == (800, False, True)
+    assert info["episode"]["l"] == 200
+    assert info["episode"]["r"] == pytest.approx(total, abs=1e-5)
+
+
+def test_there_is_one_monitor_and_it_is_inside() -> None:
+    inner = Monitor(gym.make("Pendulum-v1"))
+    agent = BDPI("MlpPolicy", BinaryActionSearch(inner), n_critics=1)
+    env: Any = agent.get_env()
+    assert isinstance(env.envs[0], BinaryActionSearch)  # SB3 has put no other Monitor around it
+    assert env.envs[0].env is inner
+    vectorized: Any = make_vec_env("Pendulum-v1", n_envs=2, wrapper_class=BinaryActionSearch)
+    for env in vectorized.envs:
+        assert isinstance(env, BinaryActionSearch)
+        assert isinstance(env.env, Monitor)
+        assert not isinstance(env.env.env, Monitor)
+
+
+def test_the_agent_discounts_real_steps_only_and_counts_them() -> None:
+    env = BinaryActionSearch(gym.make("Pendulum-v1"), bits=3)
+    agent = BDPI("MlpPolicy", env, n_critics=2, fit_steps=1, critic_iterations=1, batch_size=16, gamma=0.9, seed=0)
+    agent.learn(3 * 200 + 4)
+    transitions = agent.replay_buffer.transitions()
+    discounts = transitions.discounts
+    is_real = np.arange(len(discounts)) % 3 == 2
+    assert (discounts[~is_real] == 1).all()
+    np.testing.assert_array_equal(discounts[is_real], np.float32(0.9))  # also at the time limit: it is no end
+    assert (transitions.rewards[~is_real] == 0).all()
+    assert (transitions.rewards[is_real] < 0).all()
+    (episode,) = agent.ep_info_buffer  # type: ignore[union-attr]
+    assert episode["l"] == 200
+    assert episode["r"] == pytest.approx(transitions.rewards[:600].sum(), abs=0.01)
+
+
+def test_a_terminated_episode_has_no_future() -> None:
+    env = BinaryActionSearch(Recorder(spaces.Box(-1, 1, (1,)), length=2), bits=2)
+    agent = BDPI("MlpPolicy", env, n_critics=1, fit_steps=1, critic_iterations=1, batch_size=8, seed=0)
+    agent.learn(8)
+    np.testing.assert_allclose(agent.replay_buffer.transitions().discounts, [1, 0.99, 1, 0, 1, 0.99, 1, 0])
+
+
+def test_what_the_decisions_are_good_for_can_be_learned() -> None:
+    class Target(gym.Env[Any, Any]):
+        """One step: the reward is minus the distance of the action to a target that is observed."""
+
+        observation_space = spaces.Box(-1, 1, (1,), np.float32)
+        action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            super().reset(seed=seed)
+            self.target = self.np_random.choice([-0.6, 0.6])
+            return np.array([self.target], np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            reward = -abs(float(action[0]) - self.target)
+            return np.array([self.target], np.float32), reward, True, False, {}
+
+    agent = BDPI("MlpPolicy", BinaryActionSearch(Target(), bits=2), n_critics=4, learning_rate=1e-3, seed=0)
+    agent.learn(800)
+    env: Any = agent.get_env()
+    returns = []
+    observations = env.reset()
+    while len(returns) < 20:
+        actions, _ = agent.predict(observations, deterministic=True)
+        observations, _, _, infos = env.step(actions)
+        returns += [info["episode"]["r"] for info in infos if "episode" in info]
+    # The best of the four actions (±1/3, ±1) misses by 0.27; one that ignores the target, by 0.6 on average or more.
+    assert np.mean(returns) > -0.4
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("bits", [0, -1, 25, 1.5, "6", True, None])
+def test_bits_must_be_a_sensible_whole_number(bits: Any) -> None:
+    with pytest.raises(ValueError, match="bits must be a whole number"):
+        BinaryActionSearch(gym.make("Pendulum-v1"), bits)
+
+
+@pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        (spaces.Box(-np.inf, np.inf, (1,)), "TransformAction"),
+        (spaces.Box(np.float32([0, 0]), np.float32([1, np.inf])), "TransformAction"),
+        (spaces.Discrete(3), "choose these actions directly"),
+        (spaces.MultiDiscrete([2, 2]), "for Box action spaces"),
+        (spaces.Box(0, 1, (0,)), "at least one number"),
+    ],
+)
+def test_other_action_spaces_are_refused(space: spaces.Space[Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        BinaryActionSearch(Recorder(space))
+
+
+def test_the_remedy_for_unbounded_actions_works() -> None:
+    recorder = Recorder(spaces.Box(-np.inf, np.inf, (1,)))
+    bounded = gym.wrappers.TransformAction(recorder, lambda action: action, spaces.Box(-3.0, 3.0, (1,)))
+    env = BinaryActionSearch(bounded, bits=1)
+    env.reset()
+    env.step(1)
+    assert recorder.actions[0].tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        (spaces.Box(0, 255, (8, 8, 3), np.uint8), "destroy pictures"),
+        (spaces.Sequence(spaces.Discrete(2)), "cannot flatten"),
+    ],
+)
+def test_observations_that_should_not_be_flattened_are_refused(space: spaces.Space[Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        BinaryActionSearch(Recorder(spaces.Box(-1, 1, (1,)), space))
+
+
+def test_wrong_calls_are_explained() -> None:
+    env = BinaryActionSearch(Recorder(spaces.Box(-1, 1, (1,)), length=1), bits=1)
+    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+        env.step(0)
+    env.reset()
+    with pytest.raises(InvalidAction, match=r"use 0 \(down\) or 1 \(up\)"):
+        env.step(2)
+    assert env.step(0)[2]
+    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+        env.step(0)

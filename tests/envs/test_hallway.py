@@ -1,0 +1,605 @@
+"""Hallway does what the paper's text and its own documentation say."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.error import DependencyNotInstalled, InvalidAction, ResetNeeded
+from gymnasium.utils.env_checker import check_env as gymnasium_check_env
+from stable_baselines3.common.env_checker import check_env as sb3_check_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+from bdpi.envs import register
+
+try:
+    from bdpi.envs.hallway import BACKWARD, FORWARD, TURN_LEFT, TURN_RIGHT, Hallway
+except DependencyNotInstalled as error:
+    MISSING = str(error)
+else:
+    MISSING = ""
+
+needs_miniworld = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+Make = Callable[..., gym.Env]
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")  # machines that run tests have no screen
+    register()
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes environments, and closes them after the test."""
+    made: list[gym.Env] = []
+
+    def make(env_id: str = "Hallway-v0", **arguments: object) -> gym.Env:
+        made.append(gym.make(env_id, **arguments))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def in_a_big_room(make: Make, heading: float = 0.3) -> gym.Env:
+    """The robot is in a place where it meets neither walls nor the box for a while."""
+    env = make(length=(40, 40), width=(40, 40))
+    env.reset(seed=0)
+    world = env.unwrapped
+    world.agent.pos = np.array([10.0, 0, 10.0])
+    if np.linalg.norm(world.box.pos - world.agent.pos) < 10:
+        world.agent.pos = np.array([30.0, 0, 30.0])
+    world.agent.dir = heading
+    return env
+
+
+def towards_the_box(env: gym.Env) -> int:
+    """The action of somebody who knows where everything is. A room has no obstacle between robot and box."""
+    robot = env.unwrapped.agent
+    x, _, z = env.unwrapped.box.pos - robot.pos
+    error = math.remainder(math.atan2(-z, x) - robot.dir, math.tau)  # z points to the right of x
+    return FORWARD if abs(error) < 0.2 else TURN_LEFT if error > 0 else TURN_RIGHT
+
+
+def red(picture: np.ndarray) -> np.ndarray:
+    """Where a picture shows the box: nothing else in the room has a colour."""
+    return (picture[..., 0] > 100) & (picture[..., 1] < 50) & (picture[..., 2] < 50)
+
+
+def run_python(code: str, **environment: str) -> str:
+    """What a new Python prints."""
+    source = Path(__file__).parents[2] / "src"
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env={**variables, **environment}, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+# Registration and spaces
+
+
+@needs_miniworld
+def test_the_id_makes_a_hallway_with_500_steps_four_actions_and_small_pictures(make: Make) -> None:
+    env = make()
+    assert isinstance(env.unwrapped, Hallway)
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 500
+    assert env.action_space == gym.spaces.Discrete(4)
+    assert env.observation_space == gym.spaces.Box(0, 255, (60, 80, 3), np.uint8)
+
+
+@needs_miniworld
+def test_the_package_has_the_class_under_its_own_name() -> None:
+    import bdpi.envs
+
+    assert bdpi.envs.Hallway is Hallway
+
+
+@needs_miniworld
+def test_gymnasium_finds_nothing_to_complain_about(make: Make) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gymnasium_check_env(make(render_mode="rgb_array").unwrapped)
+
+
+@needs_miniworld
+def test_stable_baselines3_finds_nothing_to_complain_about(make: Make) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sb3_check_env(make(render_mode="rgb_array"), skip_render_check=False)
+
+
+@needs_miniworld
+def test_making_one_prints_nothing(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    make(render_mode="rgb_array").reset()
+    assert capfd.readouterr() == ("", "")
+
+
+# Starting state
+
+
+@needs_miniworld
+def test_every_episode_has_another_room_box_and_start_and_they_are_anywhere(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    world = env.unwrapped
+    rooms, boxes, starts, headings = [], [], [], []
+    for _ in range(200):
+        env.reset()
+        room = np.array([world.max_x - world.min_x, world.max_z - world.min_z])
+        rooms.append(room)
+        boxes.append(world.box.pos[[0, 2]] / room)
+        starts.append(world.agent.pos[[0, 2]] / room)
+        headings.append(math.remainder(world.agent.dir, math.tau))
+        # Nothing stands in a wall, and the robot is not at the box yet.
+        assert not world.intersect(world.agent, world.agent.pos, world.agent.radius)
+        assert not world.intersect(world.box, world.box.pos, world.box.radius)
+        assert not world.near(world.box)
+    # 200 uniform numbers leave a tenth of their range free at an end once in a billion times.
+    assert np.all(np.min(rooms, axis=0) >= [6, 3])
+    assert np.all(np.max(rooms, axis=0) <= [12, 6])
+    assert np.all(np.min(rooms, axis=0) < [6.6, 3.3])
+    assert np.all(np.max(rooms, axis=0) > [11.4, 5.7])
+    for places in (boxes, starts):
+        assert np.all(np.min(places, axis=0) < 0.3)
+        assert np.all(np.max(places, axis=0) > 0.7)
+    assert min(headings) < -0.8 * math.pi
+    assert max(headings) > 0.8 * math.pi
+
+
+@needs_miniworld
+def test_the_smallest_rooms_have_a_start_too(make: Make) -> None:
+    env = make(length=(3, 3), width=(3, 3))
+    for seed in range(50):
+        env.reset(seed=seed)
+        assert not env.unwrapped.near(env.unwrapped.box)
+
+
+@needs_miniworld
+def test_the_size_of_the_room_can_be_chosen(make: Make) -> None:
+    world = make(length=np.array([9, 9]), width=[4.5, 4.5]).unwrapped
+    world.reset()
+    assert (world.max_x - world.min_x, world.max_z - world.min_z) == (9, 4.5)
+
+
+# Episodes
+
+
+@needs_miniworld
+def test_driving_to_the_box_gives_1_and_ends_the_episode(make: Make) -> None:
+    env = make()
+    for seed in range(10):
+        env.reset(seed=seed)
+        for _ in range(200):
+            _, reward, terminated, truncated, info = env.step(towards_the_box(env))
+            assert not truncated
+            assert info["is_success"] is terminated
+            assert reward == (1 if terminated else 0)
+            if terminated:
+                break
+        assert terminated
+        assert env.unwrapped.near(env.unwrapped.box)  # what MiniWorld's own tasks call reached
+
+
+@needs_miniworld
+def test_backing_into_the_box_reaches_it_as_well(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    world = env.unwrapped
+    side = -1 if world.box.pos[0] > world.max_x / 2 else 1  # where there is more space
+    world.agent.pos = world.box.pos + np.array([1.3 * side, 0, 0])
+    world.agent.dir = 0.0 if side == 1 else math.pi
+    for _ in range(4):
+        _, reward, terminated, _, _ = env.step(BACKWARD)
+        if terminated:
+            break
+    assert (reward, terminated) == (1, True)
+
+
+@needs_miniworld
+def test_the_time_limit_of_500_steps_truncates_and_does_not_terminate(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    for _ in range(499):
+        assert env.step(TURN_LEFT)[1:4] == (0, False, False)
+    _, reward, terminated, truncated, info = env.step(TURN_LEFT)
+    assert (reward, terminated, truncated) == (0, False, True)
+    assert info["is_success"] is False  # otherwise SB3's success rate would leave this episode out
+
+
+@needs_miniworld
+def test_a_hallway_without_its_id_has_no_time_limit(make: Make) -> None:
+    world = make().unwrapped
+    world.reset(seed=0)
+    for _ in range(1600):  # MiniWorld's own limits are 250 and 1500
+        assert world.step(TURN_LEFT)[1:4] == (0, False, False)
+
+
+@needs_miniworld
+def test_walls_stop_the_robot(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    world = env.unwrapped
+    corner = 0.0 if world.box.pos[0] > world.max_x / 2 else world.max_x  # away from the box
+    world.agent.pos = np.array([abs(corner - 0.5), 0, world.max_z / 2])
+    world.agent.dir = math.pi if corner == 0 else 0.0
+    for _ in range(20):
+        env.step(FORWARD)
+    assert 0.4 <= abs(world.agent.pos[0] - corner) <= 0.5
+
+
+# Movement
+
+
+@needs_miniworld
+@pytest.mark.parametrize("action", [0, 1])
+def test_the_amount_of_movement_is_random_at_every_step(make: Make, action: int) -> None:
+    heading = 0.3
+    env = in_a_big_room(make, heading)
+    ahead = np.array([math.cos(heading), 0, -math.sin(heading)])
+    right = np.array([math.sin(heading), 0, math.cos(heading)])
+    moves = []
+    for _ in range(60):
+        before = env.unwrapped.agent.pos
+        env.step(action)
+        moves.append(env.unwrapped.agent.pos - before)
+    along, across = moves @ ahead * (1 if action == FORWARD else -1), moves @ right
+    assert env.unwrapped.agent.dir == heading
+    assert len(np.unique(along)) == 60
+    # All of 60 uniform numbers are in the same half of their range once in 10^18 times.
+    assert 0.12 <= along.min() < 0.145 < along.max() <= 0.17
+    assert -0.05 <= across.min() < 0 < across.max() <= 0.05
+
+
+@needs_miniworld
+@pytest.mark.parametrize(("action", "sign"), [(2, 1), (3, -1)])
+def test_the_angle_of_a_turn_is_random_at_every_step(make: Make, action: int, sign: int) -> None:
+    env = in_a_big_room(make)
+    place = env.unwrapped.agent.pos
+    headings = [env.unwrapped.agent.dir]
+    for _ in range(60):
+        env.step(action)
+        headings.append(env.unwrapped.agent.dir)
+    turns = sign * np.degrees(np.diff(headings))
+    np.testing.assert_array_equal(env.unwrapped.agent.pos, place)
+    assert 10 <= turns.min() < 15 < turns.max() <= 20
+
+
+# Seeds
+
+
+@needs_miniworld
+def test_the_same_seed_and_actions_give_the_same_frames_rooms_and_movements(make: Make) -> None:
+    actions = np.random.default_rng(1).integers(4, size=80)
+    episodes = []
+    for seed in (7, 7, 8):
+        env = make()
+        frame, _ = env.reset(seed=seed)
+        frames = [frame]
+        for step, action in enumerate(actions):
+            frame, _, terminated, truncated, _ = env.step(action)
+            frames.append(frame)
+            if step == 50 or terminated or truncated:
+                frames.append(env.reset()[0])  # the second episode follows from the seed, too
+        episodes.append(np.array(frames))
+    np.testing.assert_array_equal(episodes[0], episodes[1])
+    assert not np.array_equal(episodes[0][0], episodes[2][0])
+
+
+@needs_miniworld
+def test_a_seed_starts_the_same_episode_again_in_the_same_environment(make: Make) -> None:
+    env = make()
+    first, _ = env.reset(seed=5)
+    moved = [env.step(action)[0] for action in (0, 2, 1, 3)]
+    np.testing.assert_array_equal(env.reset(seed=5)[0], first)
+    np.testing.assert_array_equal([env.step(action)[0] for action in (0, 2, 1, 3)], moved)
+
+
+# What can be seen
+
+
+@needs_miniworld
+def test_the_camera_sees_the_box_when_it_looks_there_and_only_then(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    world = env.unwrapped
+    x, _, z = world.box.pos - world.agent.pos
+    for offset, seen in ((0, True), (math.pi, False)):
+        world.agent.dir = math.atan2(-z, x) + offset
+        assert red(world.render_obs()).any() == seen
+    world.agent.dir = math.atan2(-z, x)
+    columns = np.nonzero(red(world.render_obs()))[1]
+    assert abs(columns.mean() - 39.5) < 3
+
+
+@needs_miniworld
+def test_light_colours_and_camera_do_not_change_between_episodes(make: Make) -> None:
+    env = make(length=(9, 9), width=(5, 5))
+    world = env.unwrapped
+    frames = []
+    for seed in range(60):
+        env.reset(seed=seed)
+        world.agent.pos, world.agent.dir = np.array([8.0, 0, 2.5]), 0.0  # in front of a wall
+        if world.box.pos[0] < 7:  # behind the robot
+            frames.append(world.render_obs())
+    assert len(frames) > 20
+    assert all(np.array_equal(frame, frames[0]) for frame in frames)
+
+
+@needs_miniworld
+@pytest.mark.parametrize("view", ["agent", "top"])
+def test_it_looks_exactly_as_miniworld_draws_it(make: Make, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from miniworld.miniworld import MiniWorldEnv
+
+    env = make(view=view, render_mode="rgb_array")
+    for seed in range(5):
+        env.reset(seed=seed)
+        ours = env.render()
+        with monkeypatch.context() as patch:
+            patch.setattr(Hallway, "_render_world", MiniWorldEnv._render_world)
+            MiniWorldEnv._render_static(env.unwrapped)
+            np.testing.assert_array_equal(ours, env.render())
+
+
+@needs_miniworld
+def test_pictures_are_large_and_observations_do_not_depend_on_them(make: Make) -> None:
+    plain, pictured = make(), make(view="top", render_mode="rgb_array")
+    np.testing.assert_array_equal(plain.reset(seed=1)[0], pictured.reset(seed=1)[0])
+    picture = pictured.render()
+    assert isinstance(picture, np.ndarray)
+    assert (picture.shape, picture.dtype) == ((600, 800, 3), np.uint8)
+    assert red(picture).any()  # from above, the box is always there
+    np.testing.assert_array_equal(plain.step(FORWARD)[0], pictured.step(FORWARD)[0])
+
+
+@needs_miniworld
+def test_a_window_shows_every_step(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    pygame = pytest.importorskip("pygame")
+    shown = []
+    monkeypatch.setattr(pygame.display, "flip", lambda: shown.append(pygame.surfarray.array3d(screen())))
+    screen = pygame.display.get_surface
+    env = make(view="top", render_mode="human")
+    env.reset(seed=0)
+    env.step(FORWARD)
+    assert env.render() is None
+    pictures = make(view="top", render_mode="rgb_array")
+    pictures.reset(seed=0)
+    np.testing.assert_array_equal(shown[0].transpose(1, 0, 2), pictures.render())
+    assert len(shown) == 3
+    assert not np.array_equal(shown[0], shown[1])
+    env.close()
+    assert not pygame.display.get_init()
+
+
+@needs_miniworld
+def test_rendering_without_a_render_mode_says_which_ones_there_are(make: Make) -> None:
+    world = make().unwrapped
+    world.reset()
+    with pytest.warns(UserWarning, match='render_mode="rgb_array" or render_mode="human"'):
+        assert world.render() is None
+
+
+# Several at once
+
+
+@needs_miniworld
+def test_hallways_in_one_process_do_not_change_each_others_frames(make: Make) -> None:
+    make("MiniWorld-Hallway-v0").reset(seed=0)
+    first, second = make(), make()
+    frame, other = first.reset(seed=1)[0], second.reset(seed=2)[0]
+    assert not np.array_equal(frame, other)
+    make("MiniWorld-Hallway-v0").reset(seed=0)
+    np.testing.assert_array_equal(first.unwrapped.render_obs(), frame)
+    np.testing.assert_array_equal(second.unwrapped.render_obs(), other)
+    second.close()
+    np.testing.assert_array_equal(first.unwrapped.render_obs(), frame)
+
+
+@needs_miniworld
+def test_spawned_workers_see_what_this_process_sees() -> None:
+    frames = []
+    for vector in (
+        DummyVecEnv([lambda: gym.make("bdpi:Hallway-v0")]),
+        SubprocVecEnv([lambda: gym.make("bdpi:Hallway-v0")], start_method="spawn"),
+    ):
+        vector.seed(3)
+        frames.append([vector.reset(), vector.step(np.array([0]))[0]])
+        vector.close()
+    np.testing.assert_array_equal(*frames)
+
+
+@needs_miniworld
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_forked_process_is_told_to_be_spawned() -> None:
+    printed = run_python(
+        """
+import os
+import gymnasium as gym
+gym.make("bdpi:Hallway-v0")
+if os.fork() == 0:
+    try:
+        gym.make("bdpi:Hallway-v0")
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    )
+    assert 'start_method="spawn"' in printed
+
+
+@needs_miniworld
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_closing_gives_the_memory_back() -> None:
+    def megabytes_after_cycles(cycles: int) -> float:
+        for seed in range(cycles):
+            env = gym.make("Hallway-v0", render_mode="rgb_array")
+            env.reset(seed=seed)
+            env.render()
+            env.close()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    before = megabytes_after_cycles(15)
+    # MiniWorld keeps about 34 MB each time.
+    assert megabytes_after_cycles(15) - before < 15 * 34 / 4
+
+
+# Mistakes
+
+
+@needs_miniworld
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"length": 6}, "length=6 .*two numbers"),
+        ({"length": (6,)}, r"length=\(6,\).*two numbers"),
+        ({"length": "69"}, "length='69'.*two numbers"),
+        ({"length": (6, math.nan)}, r"length=\(6, nan\).*two numbers"),
+        ({"length": (6, math.inf)}, r"length=\(6, inf\).*two numbers"),
+        ({"length": (12, 6)}, r"length=\(12.0, 6.0\).*the larger one last"),
+        ({"width": (2, 6)}, r"width=\(2.0, 6.0\).*at least 3"),
+        ({"view": "side"}, "view='side'.*'agent' or 'top'"),
+        ({"render_mode": "ansi"}, "render_mode='ansi'.*'rgb_array', 'human', or None"),
+    ],
+)
+def test_a_bad_argument_is_named_together_with_the_remedy(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Hallway(**arguments)
+
+
+@needs_miniworld
+@pytest.mark.parametrize("action", [4, -1, 0.0, "forward", None, np.array([0, 1])])
+def test_an_invalid_action_is_refused_and_moves_nothing(make: Make, action: object) -> None:
+    world = make().unwrapped
+    world.reset(seed=0)
+    before = world.agent.pos, world.agent.dir
+    with pytest.raises(InvalidAction, match=r"0 \(forward\), 1 \(backward\), 2 \(turn left\) or 3 \(turn right\)"):
+        world.step(action)
+    assert (world.agent.pos, world.agent.dir) == before
+
+
+@needs_miniworld
+def test_stepping_and_rendering_before_reset_say_to_reset(make: Make) -> None:
+    world = make(render_mode="rgb_array").unwrapped
+    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+        world.step(FORWARD)
+    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+        world.render()
+
+
+@needs_miniworld
+def test_stepping_after_the_end_says_to_reset(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    while not env.step(towards_the_box(env))[2]:
+        pass
+    with pytest.raises(ResetNeeded, match=r"ended.*call reset\(\)"):
+        env.step(FORWARD)
+
+
+@needs_miniworld
+def test_a_closed_hallway_may_be_closed_again_and_opens_with_the_next_reset(make: Make) -> None:
+    world = make(render_mode="rgb_array").unwrapped
+    before, _ = world.reset(seed=4)
+    world.close()
+    world.close()
+    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+        world.step(FORWARD)
+    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+        world.render()
+    np.testing.assert_array_equal(world.reset(seed=4)[0], before)
+    assert world.render().any()
+
+
+# What may be missing. These faults are made in a new process: in this one, MiniWorld has already started.
+
+TRY_TWICE = """
+import bdpi, gymnasium as gym
+for _ in range(2):
+    try:
+        gym.make("Hallway-v0")
+    except gym.error.DependencyNotInstalled as error:
+        print(error)
+"""
+REMEDIES = [
+    'pip install "bdpi[hallway]"',
+    "apt-get install --no-install-recommends libegl1 libgl1 libglu1-mesa libfreetype6",
+    "PYGLET_HEADLESS=1",
+]
+
+
+def check_message(printed: str, cause: str) -> None:
+    lines = printed.splitlines()
+    assert len(lines) == 2  # also the second time
+    for line in lines:
+        assert all(remedy in line for remedy in REMEDIES)
+    assert cause in lines[0]
+
+
+def test_without_miniworld_the_package_works_and_the_error_says_what_to_install() -> None:
+    check_message(run_python('import sys; sys.modules["miniworld"] = None\n' + TRY_TWICE), "miniworld")
+
+
+@needs_miniworld
+@pytest.mark.parametrize("library", ["EGL", "GL", "GLU", "freetype"])
+def test_a_missing_system_library_is_named_together_with_its_package(library: str) -> None:
+    hide = f"""
+import ctypes, ctypes.util
+class Hiding(ctypes.LibraryLoader):
+    def LoadLibrary(self, name):
+        if name == {library!r} or name.startswith("lib{library}.so"):
+            raise OSError(name + ": cannot open shared object file")
+        return super().LoadLibrary(name)
+ctypes.cdll = Hiding(ctypes.CDLL)
+"""
+    check_message(run_python(hide + TRY_TWICE, DISPLAY="", PYGLET_HEADLESS="1"), f'Library "{library}" not found')
+
+
+@needs_miniworld
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have a display, or no headless mode")
+def test_a_display_that_does_not_answer_gives_the_same_error() -> None:
+    check_message(run_python(TRY_TWICE, DISPLAY=":987", PYGLET_HEADLESS="0"), "does not start here")
+
+
+@needs_miniworld
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have a display, or no headless mode")
+def test_without_a_display_it_works_by_itself() -> None:
+    code = "import os; os.environ.pop('PYGLET_HEADLESS', None); os.environ.pop('LP_NUM_THREADS', None)\n" + (
+        "import gymnasium as gym; print(gym.make('bdpi:Hallway-v0').reset()[0].shape)\n"
+        "print(os.environ['PYGLET_HEADLESS'], os.environ['LP_NUM_THREADS'])"
+    )
+    assert run_python(code, DISPLAY="") == "(60, 80, 3)\n1 0\n"
+
+
+# Learning
+
+
+@needs_miniworld
+def test_bdpi_trains_on_it_end_to_end(make: Make) -> None:
+    from bdpi import BDPI
+
+    agent = BDPI("CnnPolicy", make(), n_critics=2, batch_size=16, buffer_size=300, train_freq=25, seed=0)
+    before = {name: value.clone() for name, value in agent.agent_learner.state_dict().items()}
+    agent.learn(300)
+    assert agent.num_timesteps == 300
+    assert agent.replay_buffer.size() == 300
+    after = agent.agent_learner.state_dict()
+    changed = {name for name, value in after.items() if not value.equal(before[name])}
+    for network in ("actor", "critics"):
+        assert any(network in name for name in changed)
+    assert all(bool(value.isfinite().all()) for value in after.values())
+    assert agent.predict(agent.get_env().reset())[0] in range(4)

@@ -1,0 +1,282 @@
+"""Runs with continuous actions, with off-policy noise and clean tests, and with every agent."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from stable_baselines3.common.env_util import unwrap_wrapper
+
+from bdpi.agents import AGENTS
+from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise
+from bdpi.runs import keeper
+from bdpi.runs.episodes import read_monitor
+from bdpi.runs.errors import RunError
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.plan import Plan
+from bdpi.runs.play import play
+from bdpi.runs.train import Session, prepare, prepare_resumption
+
+QUICK = {"n_critics": 2, "fit_steps": 2, "batch_size": 16, "n_threads": 1}
+
+
+def quick(environment: str = "FrozenLake-v1", episodes: int | None = 10, **more: Any) -> Plan:
+    return Plan(environment, episodes=episodes, hyperparameters=QUICK, **more)
+
+
+def after(n: int) -> Callable[[], bool]:
+    """Asks to stop when it is asked for the n-th time."""
+    asked = 0
+
+    def should_stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked >= n
+
+    return should_stop
+
+
+# -- agents
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_agent_trains_resumes_and_plays(tmp_path: Path, agent: str) -> None:
+    folder = prepare(quick(agent=agent, episodes=8), tmp_path).run().folder
+    assert prepare_resumption(tmp_path, episodes=12).run().status == "finished"
+    assert len(read_monitor(folder.monitor)) == 12
+    config = folder.read_config()
+    assert config["agent"] == agent
+    assert "gamma" in config["defaults"]
+    assert len(play(folder, 3)) == 3
+
+
+# -- continuous actions
+
+
+def test_continuous_actions_are_wrapped_and_announced_in_one_line(tmp_path: Path) -> None:
+    notes: list[str] = []
+    session = prepare(quick("odd_worlds:Steered-v0", episodes=4), tmp_path, note=notes.append)
+    assert notes == [
+        "odd_worlds:Steered-v0: continuous actions, each found by 6 binary decisions for each of its 2 numbers "
+        "(--action-bits would change it)"
+    ]
+    assert session.config["action_bits"] == 6
+    assert session.config["policy"] == "MlpPolicy"
+    assert session.run().status == "finished"
+
+
+def test_discrete_actions_are_left_alone() -> None:
+    notes: list[str] = []
+    session = prepare(quick(), note=notes.append)
+    assert notes == []
+    assert session.config["action_bits"] is None
+    assert unwrap_wrapper(session.environment, BinaryActionSearch) is None
+
+
+def test_all_files_count_real_steps(tmp_path: Path) -> None:
+    outcome = prepare(quick("odd_worlds:Steered-v0", episodes=4, action_bits=3), tmp_path).run()
+    assert read_monitor(outcome.folder.monitor).lengths == [5] * 4
+    assert (outcome.summary.episodes, outcome.summary.steps) == (4, 20)
+    assert outcome.folder.read_config()["result"]["steps"] == 20
+    resumed = prepare_resumption(tmp_path, episodes=6)
+    assert resumed.agent.num_timesteps == 20 * 3 * 2  # decisions
+    assert resumed.run().summary.steps == 30
+    played = play(outcome.folder, 2)
+    assert [(episode.episode_return, episode.length) for episode in played] == [(5.0, 5), (5.0, 5)]
+
+
+def test_steps_that_were_asked_for_are_real_steps(tmp_path: Path) -> None:
+    plan = quick("odd_worlds:Steered-v0", episodes=None, steps=13, action_bits=2)
+    session = prepare(plan, tmp_path)
+    assert session.run().summary.steps == 13
+    assert session.agent.num_timesteps == 13 * 4
+
+
+def test_a_stopped_search_resumes_with_whole_steps(tmp_path: Path) -> None:
+    plan = quick("odd_worlds:Steered-v0", episodes=6, action_bits=3)
+    outcome = prepare(plan, tmp_path).run(should_stop=after(12))
+    assert (outcome.status, outcome.summary.steps) == ("interrupted", 12)
+    outcome = prepare_resumption(tmp_path).run()
+    # Two episodes had ended; the two steps of the third are given up.
+    assert (outcome.status, outcome.summary.steps) == ("finished", 12 + 4 * 5)
+    assert read_monitor(outcome.folder.monitor).lengths == [5] * 6
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (quick("odd_worlds:Continuous-v0"), "Binary Action Search.*TransformAction"),
+        (quick("odd_worlds:Steered-v0", action_bits=0), "bits must be a whole number"),
+        (quick("CartPole-v1", action_bits=3), "leave --action-bits out"),
+        (quick("CarRacing-v3"), "pictures"),
+    ],
+)
+def test_actions_that_cannot_be_searched_are_refused(plan: Plan, says: str) -> None:
+    with pytest.raises(RunError, match=says):
+        prepare(plan)
+
+
+# -- noise and tests
+
+
+def test_noisy_training_episodes_alternate_with_tests_that_are_not_learned_from(tmp_path: Path) -> None:
+    session = prepare(quick("CartPole-v1", episodes=6, off_policy_noise=0.2), tmp_path)
+    noise = unwrap_wrapper(session.environment, OffPolicyNoise)
+    assert isinstance(noise, OffPolicyNoise)
+    assert noise.probability == 0.2
+    outcome = session.run()
+    trained, tested = read_monitor(outcome.folder.monitor), read_monitor(outcome.folder.test)
+    assert len(trained) == len(tested) == 6
+    in_turn = [time for pair in zip(trained.seconds, tested.seconds, strict=True) for time in pair]
+    assert in_turn == sorted(in_turn)
+    assert len(session.agent.replay_buffer) == sum(trained.lengths) == outcome.summary.steps
+    assert outcome.summary.test_episodes == 6
+    assert outcome.summary.mean_return == pytest.approx(np.mean(tested.returns))
+
+
+def test_pure_noise_teaches_what_the_tests_show(tmp_path: Path) -> None:
+    hyperparameters = {**QUICK, "learning_rate": 1e-2, "fit_steps": 20}
+    plan = Plan("odd_worlds:Right-v0", episodes=80, hyperparameters=hyperparameters, off_policy_noise=1.0)
+    folder = prepare(plan, tmp_path).run().folder
+    # Training draws every action at random: the mean of 40 episodes is 2.5, with a standard deviation of 0.18.
+    assert np.mean(read_monitor(folder.monitor).returns[40:]) == pytest.approx(2.5, abs=0.9)
+    assert np.mean(read_monitor(folder.test).returns[40:]) > 4.5
+    assert [episode.episode_return for episode in play(folder, 3)] == [5.0] * 3  # no noise here either
+
+
+def test_tests_do_not_change_training(tmp_path: Path) -> None:
+    without = prepare(quick("CartPole-v1", episodes=8), tmp_path / "without").run().folder
+    with_tests = prepare(quick("CartPole-v1", episodes=8, off_policy_noise=0.0), tmp_path / "with").run().folder
+    assert read_monitor(without.monitor).returns == read_monitor(with_tests.monitor).returns
+    assert not without.test.exists()
+
+
+def test_noise_and_tests_are_repeatable(tmp_path: Path) -> None:
+    files = []
+    for number, seed in enumerate((1, 1, 2)):
+        folder = prepare(quick("CartPole-v1", seed=seed, off_policy_noise=0.2), tmp_path / str(number)).run().folder
+        files.append((read_monitor(folder.monitor).returns, read_monitor(folder.test).returns))
+    assert files[0] == files[1]
+    assert files[0][0] != files[2][0]
+    assert files[0][1] != files[2][1]
+
+
+def test_no_two_tests_begin_in_the_same_state(tmp_path: Path) -> None:
+    session = prepare(quick("CartPole-v1", off_policy_noise=0.2), tmp_path)
+    tester = session.tester
+    assert tester is not None
+    tester.open(0, 0.0)
+    tmp_path.mkdir(exist_ok=True)
+    first: list[Any] = []
+    reset = tester._environment.reset
+    tester._environment.reset = lambda: first.append(reset()) or first[-1].copy()  # type: ignore[method-assign]
+    for number in (0, 1, 2, 0):
+        tester.play(number, lambda: False)
+    states = [tuple(state[0]) for state in first]
+    assert len(set(states[:3])) == 3
+    assert states[3] == states[0]  # whatever was played in between: a resumed run tests as the first would have
+
+
+def test_a_noisy_run_resumes(tmp_path: Path) -> None:
+    prepare(quick("CartPole-v1", episodes=4, off_policy_noise=0.2), tmp_path).run()
+    folder = RunFolder(tmp_path)
+    before = read_monitor(folder.test).returns
+    resumed = prepare_resumption(tmp_path, episodes=7)
+    assert isinstance(unwrap_wrapper(resumed.environment, OffPolicyNoise), OffPolicyNoise)
+    assert resumed.run().summary.test_episodes == 7
+    tested = read_monitor(folder.test)
+    assert tested.returns[:4] == before
+    assert tested.seconds == sorted(tested.seconds)
+
+
+def stop_in_a_test(session: Session, n_tests: int) -> Callable[[], bool]:
+    """Asks to stop in the middle of the test episode after the first ``n_tests``."""
+    progress = session.progress
+
+    def should_stop() -> bool:
+        return len(progress.tests) == n_tests and len(progress.episodes) == n_tests + 1
+
+    return should_stop
+
+
+@pytest.mark.parametrize("n_tests", [0, 3])
+def test_a_test_that_was_stopped_is_played_when_the_run_resumes(tmp_path: Path, n_tests: int) -> None:
+    session = prepare(quick("CartPole-v1", episodes=6, off_policy_noise=0.2), tmp_path)
+    outcome = session.run(should_stop=stop_in_a_test(session, n_tests))
+    assert outcome.status == "interrupted"
+    assert (outcome.summary.episodes, outcome.summary.test_episodes) == (n_tests + 1, n_tests)
+    outcome = prepare_resumption(tmp_path).run()
+    assert (outcome.status, outcome.summary.episodes, outcome.summary.test_episodes) == ("finished", 6, 6)
+    trained, tested = read_monitor(outcome.folder.monitor), read_monitor(outcome.folder.test)
+    assert len(tested) == 6
+    assert tested.seconds[n_tests] < trained.seconds[n_tests + 1]  # before anything more is learned
+
+
+def test_a_killed_run_forgets_the_tests_of_the_agent_that_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "CHECKPOINT_SECONDS", 0.0)
+    session = prepare(quick("CartPole-v1", episodes=200, off_policy_noise=0.2), tmp_path)
+    saved: list[int] = []
+
+    def killed() -> bool:
+        config = json.loads((tmp_path / "config.json").read_text())
+        n_saved = config["result"]["episodes"] if config["result"] else 0
+        if n_saved >= 2:
+            monkeypatch.setattr(session, "_save", lambda status: None)  # no later checkpoint
+            if len(session.progress.tests) > n_saved:
+                saved.append(n_saved)
+                raise SystemExit
+        return False
+
+    with pytest.raises(SystemExit):
+        session.run(should_stop=killed)
+    folder = RunFolder(tmp_path)
+    assert len(read_monitor(folder.test)) > saved[0]
+    prepare_resumption(tmp_path, episodes=saved[0] + 2).run()
+    assert len(read_monitor(folder.test)) == len(read_monitor(folder.monitor)) == saved[0] + 2
+
+
+def test_missing_tests_are_noticed(tmp_path: Path) -> None:
+    folder = prepare(quick(episodes=4, off_policy_noise=0.2), tmp_path).run().folder
+    lines = folder.test.read_text().splitlines(keepends=True)
+    folder.test.write_text("".join(lines[:4]))
+    with pytest.raises(RunError, match=r"test\.csv is damaged: it has 2 episodes instead of 4"):
+        prepare_resumption(tmp_path, episodes=6)
+    folder.test.unlink()
+    with pytest.raises(RunError, match=r"test\.csv"):
+        prepare_resumption(tmp_path, episodes=6)
+
+
+def test_noise_on_continuous_actions_replaces_decisions(tmp_path: Path) -> None:
+    plan = quick("odd_worlds:Steered-v0", episodes=3, action_bits=2, off_policy_noise=0.5)
+    session = prepare(plan, tmp_path)
+    outcome = session.run()
+    assert outcome.status == "finished"
+    assert read_monitor(outcome.folder.test).lengths == [5] * 3
+    assert len(session.agent.replay_buffer) == 3 * 5 * 4
+
+
+@pytest.mark.parametrize("noise", [-0.1, 1.5, float("nan")])
+def test_noise_is_a_probability(noise: float) -> None:
+    with pytest.raises(RunError, match="from 0 to 1"):
+        quick(off_policy_noise=noise)
+
+
+def test_tests_play_and_film_respect_action_masks(tmp_path: Path) -> None:
+    folder = prepare(quick("odd_worlds:Masked-v0", episodes=10, off_policy_noise=0.5), tmp_path).run().folder
+    assert read_monitor(folder.monitor).lengths == [5] * 10  # an action that is not allowed would end the episode
+    assert read_monitor(folder.test).lengths == [5] * 10
+    for deterministic in (True, False):
+        assert {episode.length for episode in play(folder, 10, deterministic=deterministic)} == {5}
+
+
+def test_configurations_without_the_newer_entries_are_read() -> None:
+    data = quick().as_dict()
+    del data["off_policy_noise"], data["action_bits"]
+    assert Plan.from_dict(data) == quick()
+    del data["seed"]
+    with pytest.raises(RunError, match="no entry 'seed'"):
+        Plan.from_dict(data)
