@@ -3,7 +3,8 @@
     make bench
 
 An epoch of the default configuration is 16 critics x 4 iterations x 20 Adam steps, and 16 x 20 steps of the actor, all
-on 256 samples. Learners take turns, so that a busy machine slows all of them alike; times are medians.
+on 256 samples. Learners take turns, and times are medians. The textbook learner is measured with one PyTorch thread and
+with all of them, and the faster one counts. On a busy machine no such figure means much: the load is printed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import time
 from pathlib import Path
 
@@ -76,24 +78,34 @@ def measure(name: str, rounds: int, threads: int, advance) -> dict[str, float]:
     def preprocess(tensor: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.one_hot(tensor, sizes[0]).float() if one_hot else tensor
 
-    learners = {
-        "textbook": (TextbookLearner(sizes, N_CRITICS, one_hot, hyper), 1),
-        "torch": (TorchLearner(perceptron(sizes), perceptron(sizes), state, preprocess=preprocess), 1),
-        "native": (NativeLearner(sizes, sizes, state, one_hot=one_hot, n_threads=threads), 20),
-    }
-    times: dict[str, list[float]] = {learner: [] for learner in learners}
+    pairs = [[perceptron(sizes), perceptron(sizes)] for _ in range(N_CRITICS)]
+    textbook = TextbookLearner(perceptron(sizes), pairs, hyper, preprocess)
+    reference = TorchLearner(perceptron(sizes), perceptron(sizes), state, preprocess=preprocess)
+    native = NativeLearner(sizes, sizes, state, one_hot=one_hot, n_threads=threads)
+    all_threads = torch.get_num_threads()
+    turns = (  # label, learner, epochs, PyTorch threads
+        ("textbook, 1 thread", textbook, 1, 1),
+        ("textbook", textbook, 1, all_threads),
+        ("torch", reference, 1, all_threads),
+        ("native", native, 20, all_threads),
+    )
+    times: dict[str, list[float]] = {label: [] for label, *_ in turns}
     peaks = []
-    for _ in range(rounds):
+    for turn in range(rounds + 1):
         peaks.append(_native.fma_peak(threads, 0.1))
-        for label, (learner, repeats) in learners.items():
-            for _ in range(repeats):
+        for label, learner, epochs, torch_threads in turns:
+            torch.set_num_threads(torch_threads)
+            for _ in range(epochs):
                 batches = rng.integers(0, N_TRANSITIONS, (N_CRITICS, BATCH_SIZE))
                 order = rng.permutation(N_CRITICS)
                 start = time.perf_counter()
                 learner.epoch(transitions, batches, order, hyper)
-                times[label].append(time.perf_counter() - start)
+                if turn > 0:  # the first is a warm-up
+                    times[label].append(time.perf_counter() - start)
             advance()
+    torch.set_num_threads(all_threads)
     result = {label: 1000 * float(np.median(values)) for label, values in times.items()}
+    result["textbook"] = min(result["textbook"], result.pop("textbook, 1 thread"))
     result["peak"] = float(np.median(peaks))
     result["share"] = matrix_multiply_adds(sizes, hyper) / (result["native"] / 1000) / result["peak"]
     return result
@@ -109,8 +121,10 @@ def main() -> None:
     console = Console()
     results = {}
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("measuring", total=3 * arguments.rounds * len(SETTINGS))
+        task = progress.add_task("measuring", total=4 * (arguments.rounds + 1) * len(SETTINGS))
         for name in SETTINGS:
+            if not console.is_terminal:
+                console.print(f"measuring {name} ...")
             progress.update(task, description=name)
             results[name] = measure(name, arguments.rounds, arguments.threads, lambda: progress.advance(task))
 
@@ -130,6 +144,10 @@ def main() -> None:
         f"{arguments.threads} threads, {kernel}, peak {peak:.0f} billion multiply-adds per second; "
         f"PyTorch {torch.__version__} with {torch.get_num_threads()} threads"
     )
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    console.print(f"load of the machine in the last minute: {load:.1f} on {cores} cores", highlight=False)
+    if load > cores + 1:
+        console.print("[yellow]Others are busy on this machine: measure again when it is quiet.[/yellow]")
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -1,13 +1,15 @@
 """BDPI as one would write it down from the paper: the learner that the others are measured against.
 
-One ``nn.Sequential`` and one ``torch.optim.Adam`` per network, a Python loop per critic, iteration and step.
+One module and one ``torch.optim.Adam`` per network, a Python loop per critic, iteration and step. It is slow, and so
+plain that the tests take it as their reference too.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss, one_hot
@@ -26,33 +28,40 @@ def perceptron(sizes: list[int]) -> nn.Sequential:
 
 
 class TextbookLearner:
-    """:param sizes: inputs, hidden units, actions; the same for actor and critics
-    :param one_hot: observations are state numbers
+    """BDPI's learning epoch.
+
+    :param actor: module from inputs to scores
+    :param critics: pairs [Q_A, Q_B] of modules from inputs to Q-values
+    :param hyperparameters: for the learning rates
+    :param preprocess: from observations to inputs
     """
 
-    name = "textbook PyTorch"
-
-    def __init__(self, sizes: list[int], n_critics: int, one_hot: bool, hyperparameters: Hyperparameters) -> None:
-        self.sizes, self.one_hot = sizes, one_hot
-        self.actor = perceptron(sizes)
-        self.critics = [[perceptron(sizes), perceptron(sizes)] for _ in range(n_critics)]
-        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), hyperparameters.actor_learning_rate)
+    def __init__(
+        self,
+        actor: nn.Module,
+        critics: list[list[nn.Module]],
+        hyperparameters: Hyperparameters,
+        preprocess: Callable[[Any], Any] = lambda observations: observations,
+    ) -> None:
+        self.actor, self.critics, self.preprocess = actor, critics, preprocess
+        self.actor_optimizer = torch.optim.Adam(actor.parameters(), hyperparameters.actor_learning_rate)
         self.optimizers = {
             network: torch.optim.Adam(network.parameters(), hyperparameters.learning_rate)
-            for pair in self.critics
+            for pair in critics
             for network in pair
         }
 
-    def _inputs(self, observations: np.ndarray) -> torch.Tensor:
-        tensor = torch.as_tensor(observations)
-        return one_hot(tensor, self.sizes[0]).float() if self.one_hot else tensor
+    def _inputs(self, observations: Any, batch: IntArray) -> Any:
+        if isinstance(observations, dict):
+            return self.preprocess({key: torch.as_tensor(part[batch]) for key, part in observations.items()})
+        return self.preprocess(torch.as_tensor(observations[batch]))
 
     def epoch(self, data: Transitions, batches: IntArray, critics: IntArray, hyper: Hyperparameters) -> None:
         """One learning epoch."""
         assert isinstance(hyper.actor_rule, Conservative)
         rate = hyper.actor_rule.rate
         for critic, batch in zip(critics, batches, strict=True):
-            states, next_states = self._inputs(data.observations[batch]), self._inputs(data.next_observations[batch])
+            states, next_states = (self._inputs(part, batch) for part in (data.observations, data.next_observations))
             actions = torch.as_tensor(data.actions[batch])[:, None]
             rewards = torch.as_tensor(data.rewards[batch])[:, None]
             discounts = torch.as_tensor(data.discounts[batch])[:, None]
@@ -73,7 +82,7 @@ class TextbookLearner:
                 self.critics[critic] = [q_b, q_a]
             with torch.no_grad():
                 policy = self.actor(states).softmax(dim=1)
-                greedy = one_hot(target.argmax(dim=1), self.sizes[-1])
+                greedy = one_hot(target.argmax(dim=1), policy.shape[1])
                 policy = (1 - rate) * policy + rate * greedy
             for _ in range(hyper.fit_steps):
                 loss = mse_loss(self.actor(states).softmax(dim=1), policy)

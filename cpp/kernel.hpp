@@ -8,7 +8,7 @@
 
 namespace bdpi {
 
-constexpr int kMaxLayers = 16;  // weight layers of a network, the output layer included
+constexpr int kMaxLayers = 64;  // weight layers of a network, the output layer included
 constexpr int kMaxLanes = 16;   // widest register, in floats; rows are padded to a multiple of the kernel's own
 
 enum class Activation : int { tanh = 0, relu = 1 };

@@ -270,6 +270,17 @@ def _view(stop: Stop) -> Observer:
     return PlainView(sys.stdout, stop.requested)
 
 
+def _program() -> str:
+    """What to type to get this program again: its name, or its path where the shell would not find it."""
+    import shutil
+
+    called = Path(sys.argv[0])
+    if called.name != "bdpi" or shutil.which("bdpi"):
+        return "bdpi"
+    here = Path.cwd()
+    return shlex.quote(str(called.relative_to(here) if called.is_relative_to(here) else called))
+
+
 def _report(outcome: Outcome) -> None:
     """Say how it went, where everything is, and what can be done next."""
     from bdpi.runs.text import duration, number
@@ -292,9 +303,9 @@ def _report(outcome: Outcome) -> None:
         if path.exists():
             _say(f"  {name:<6} {path}")
     if outcome.status == "finished":
-        _say(f"Watch it:  bdpi play {run}")
+        _say(f"Watch it:  {_program()} play {run}")
     else:
-        _say(f"Go on:     bdpi train --resume {run}")
+        _say(f"Go on:     {_program()} train --resume {run}")
     if outcome.error is not None:
         details = f" (all before it is saved; details: {folder.error})" if folder.error.exists() else ""
         _complain(f"{outcome.error}{details}")

@@ -105,6 +105,12 @@ def test_a_state_number_outside_its_space():
         ({"buffer_size": 10, "batch_size": 20}, r"buffer_size must be at least batch_size \(20\), got 10"),
         ({"train_freq": 0}, "train_freq"),
         ({"train_freq": (1, "day")}, "unit of train_freq"),
+        ({"train_freq": (1,)}, "train_freq must be a number of steps or"),
+        ({"stats_window_size": 0}, "stats_window_size"),
+        ({"policy": 5}, "policy must be one of"),
+        ({"policy": "MultiInputPolicy"}, "MultiInputPolicy is for Dict observations"),
+        ({"env": 5}, "env must be a Gymnasium environment"),
+        ({"env": None}, "env must be a Gymnasium environment"),
         ({"gradient_steps": -2}, "gradient_steps"),
         ({"n_threads": 0}, "n_threads"),
         ({"learner": "magic"}, 'learner must be "auto", "native" or "torch"'),
@@ -116,6 +122,62 @@ def test_hyperparameters_out_of_range(arguments, message):
     arguments = {"policy": "MlpPolicy", "env": Walk(), **arguments}
     with pytest.raises(ValueError, match=message):
         BDPI(**arguments)
+
+
+def test_the_memory_must_hold_a_batch_after_it_is_divided_among_environments():
+    with pytest.raises(ValueError, match=r"got 16 \(15 in 3 environments\)"):
+        quick_agent(make_vec_env(Walk, n_envs=3), buffer_size=16, batch_size=16)
+
+
+def test_only_the_first_three_arguments_go_without_their_names():
+    with pytest.raises(TypeError, match="positional"):
+        BDPI("MlpPolicy", Walk(), 1e-3, 5000)
+
+
+@pytest.mark.parametrize("schedule", [lambda progress: float("nan"), lambda progress: -1e-4])
+def test_a_senseless_schedule_is_named(schedule):
+    with pytest.raises(ValueError, match=r"learning_rate .by its schedule. must be a number at least 0"):
+        quick_agent(learning_rate=schedule).learn(40)
+
+
+def test_rewards_that_are_too_large_are_named():
+    class Huge(Walk):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, 1e38, *rest
+
+    with pytest.raises(ValueError, match=r"learning diverged at step 16: .*rewards up to 1e\+38"):
+        quick_agent(Huge()).learn(60)
+
+
+@pytest.mark.parametrize("discount", [float("nan"), 5.0, "much"])
+def test_a_senseless_discount_is_named(discount):
+    class Odd(Walk):
+        def step(self, action):
+            result = super().step(action)
+            result[4]["discount"] = discount
+            return result
+
+    with pytest.raises(ValueError, match=r'info."discount". of environment 0 at step 1 must be a number'):
+        quick_agent(Odd()).learn(60)
+
+
+def test_a_refused_step_leaves_no_gap_in_the_memory():
+    """What was refused is not counted, and the memory goes on with the first step of a new episode."""
+
+    class Clock(Faulty):
+        def _observation(self):
+            return np.float32([getattr(self, "time", 0), getattr(self, "count", 0), 0]) / 100
+
+    agent = quick_agent(Clock(10, executed=7))
+    with pytest.raises(ValueError, match="executed_action"):
+        agent.learn(40)
+    assert agent.num_timesteps == 9
+    agent.learn(5, reset_num_timesteps=False)
+    data = agent.replay_buffer.transitions()
+    times, next_times = data.observations[:, 0] * 100, data.next_observations[:, 0] * 100
+    np.testing.assert_allclose(next_times - times, 1, atol=1e-4)
+    assert times[9] == 0
 
 
 def test_episodes_cannot_be_counted_in_several_environments():
@@ -138,8 +200,10 @@ def test_other_unsupported_spaces_are_named():
         BDPI("MlpPolicy", Unusual())
     env = Unusual()
     env.action_space, env.observation_space = spaces.Discrete(2), spaces.Text(5)
-    with pytest.raises(ValueError, match="observation space Text"):
-        BDPI("MlpPolicy", env)
+    for space in (spaces.Text(5), spaces.Box(-1, 1, ()), spaces.MultiDiscrete([[2, 3], [4, 5]])):
+        env.observation_space = space
+        with pytest.raises(ValueError, match=r"(?s)observation space .* is not supported"):
+            BDPI("MlpPolicy", env)
 
 
 def test_the_native_learner_cannot_be_forced_on_convolutions():

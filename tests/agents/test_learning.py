@@ -45,6 +45,6 @@ class StopWhenDocked(BaseCallback):
 def test_table_docks():
     """A random policy docks in 6 of 100 episodes of 2000 steps: three times in a row is 1 in 5000."""
     env = Monitor(gym.make("TableLong-v0"))
-    agent = BDPI("MlpPolicy", env, seed=3)
+    agent = BDPI("MlpPolicy", env, seed=0)
     agent.learn(15_000, callback=StopWhenDocked(), log_interval=None)
     assert env.get_episode_rewards()[-3:] == [100, 100, 100]

@@ -1,6 +1,5 @@
 """Same seed, same bits; and a saved agent is the whole agent."""
 
-import json
 import pathlib
 import zipfile
 
@@ -19,6 +18,15 @@ from small import QUICK, Walk, fingerprint, quick_agent
 def test_same_seed_same_bits():
     assert fingerprint(quick_agent(seed=3).learn(80)) == fingerprint(quick_agent(seed=3).learn(80))
     assert fingerprint(quick_agent(seed=3).learn(80)) != fingerprint(quick_agent(seed=4).learn(80))
+
+
+def test_the_agent_does_not_draw_the_numbers_of_its_environment():
+    """With the same seed, a slippery environment and an exploring agent must not throw the same dice."""
+    agent = quick_agent(seed=7)
+    environment = np.random.default_rng(7).random(1000)  # what Gymnasium gives an environment
+    own = agent._generator.random(1000)
+    assert not np.isin(own, environment).any()
+    assert not np.isin(agent.policy.generator.random(1000), [environment, own]).any()
 
 
 def test_set_random_seed_starts_all_draws_again():
@@ -180,14 +188,72 @@ def test_a_missing_file_is_missing(tmp_path):
         BDPI.load(tmp_path / "nothing.zip")
 
 
-def test_a_file_without_parameters_is_damaged(saved):
-    with zipfile.ZipFile(saved) as archive:
-        data = archive.read("data")
-    with zipfile.ZipFile(saved, "w") as archive:
-        archive.writestr("data", data)
-    with pytest.raises((ValueError, AssertionError), match=r"damaged|No params|do not match"):
+def rewrite(path: pathlib.Path, leave_out: str | None = None, **replaced: bytes) -> None:
+    """The same archive without a part, or with other contents."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist() if name != leave_out}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**parts, **replaced}.items():
+            archive.writestr(name, content)
+
+
+@pytest.mark.parametrize("part", ["policy.pth", "agent_learner.pth"])
+def test_a_missing_part_is_named(saved, part):
+    rewrite(saved, leave_out=part)
+    with pytest.raises(ValueError, match=r"do not match|is damaged"):
         BDPI.load(saved)
-    assert json.loads(data)["agent_class"] == "BDPI"
+
+
+def test_garbled_parts_are_damaged(saved):
+    rewrite(saved, **{"agent_learner.pth": b"nonsense"})
+    with pytest.raises(ValueError, match="damaged"):
+        BDPI.load(saved)
+
+
+def test_an_agent_does_not_fit_into_other_networks(saved):
+    with pytest.raises(ValueError, match=r"active has shape \(3,\), expected \(5,\)"):
+        BDPI.load(saved, n_critics=5)
+
+
+def test_senseless_parameters_are_refused():
+    agent = quick_agent()
+    for name, value, message in (
+        ("actor.parameters", np.nan, "not finite"),
+        ("active", 7, "other numbers than 0 and 1"),
+    ):
+        state = agent.agent_learner.state_dict()
+        state[name][0] = value
+        with pytest.raises(RuntimeError, match=message):
+            agent.agent_learner.load_state_dict(state)
+
+
+def test_stochastic_predictions_go_on_where_they_were(saved):
+    agent = quick_agent().learn(30)
+    agent.predict(np.zeros((5, 3), np.float32))
+    agent.save(saved)
+    loaded = BDPI.load(saved)
+    observations = np.zeros((200, 3), np.float32)
+    np.testing.assert_array_equal(loaded.predict(observations)[0], agent.predict(observations)[0])
+
+
+def replay_with(path: pathlib.Path, **changed: np.ndarray) -> pathlib.Path:
+    with np.load(path) as file:
+        arrays = {**file, **changed}
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"position": np.array([5000, 1])}, "ends at position 5000"),
+        ({"rewards": np.full((30, 1), np.nan, np.float32)}, "rewards holds numbers that are not finite"),
+        ({"actions": np.zeros((30, 1, 1), np.float32)}, "actions is float32"),
+    ],
+)
+def test_a_senseless_replay_memory_is_refused(saved, changed, message):
+    with pytest.raises(ValueError, match=message):
+        quick_agent().replay_buffer.load_npz(replay_with(saved.with_name("replay.npz"), **changed))
 
 
 def test_a_damaged_or_foreign_replay_memory_is_refused_and_nothing_changes(saved, tmp_path):

@@ -80,7 +80,9 @@ def test_several_environments(vectorize):
     agent = quick_agent(env).learn(60)
     assert agent.num_timesteps == 60
     assert len(agent.replay_buffer) == 60
-    assert evaluate_policy(agent, env, n_eval_episodes=3)[0] >= 0
+    returns, lengths = evaluate_policy(agent, env, n_eval_episodes=3, return_episode_rewards=True)
+    assert lengths == [7, 7, 7]
+    assert all(0 <= value <= 7 for value in returns)
     env.close()
 
 
@@ -119,6 +121,37 @@ def test_vec_normalize_sees_original_values_in_the_buffer_and_normalised_ones_in
     np.testing.assert_allclose(
         prepared.rewards, env.normalize_reward(agent.replay_buffer.transitions().rewards[:32]), rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("fault", ["observation", "reward", "last observation"])
+def test_vec_normalize_hides_no_infinity(training, fault):
+    """It clips what it normalises; the check looks before it does, and its statistics are not spoilt either."""
+
+    class Faulty(Walk):
+        broken = True
+
+        def step(self, action):
+            observation, reward, terminated, truncated, info = super().step(action)
+            at_end = fault == "last observation"
+            if self.broken and self.time == (7 if at_end else 3) and agent.num_timesteps > 20:
+                type(self).broken = False
+                if fault == "reward":
+                    reward = np.inf
+                else:
+                    observation = np.full(3, -np.inf, np.float32)
+            return observation, reward, terminated, truncated, info
+
+    agent = None
+    env = VecNormalize(make_vec_env(Faulty, n_envs=2), training=training)
+    agent = quick_agent(env)
+    with pytest.raises(ValueError, match=f"the {fault} of environment 0 at step .* is not finite: -?inf"):
+        agent.learn(200)
+    held = len(agent.replay_buffer)
+    agent.learn(20, reset_num_timesteps=False)
+    assert len(agent.replay_buffer) == held + 20
+    assert np.isfinite(agent.replay_buffer.transitions().next_observations).all()
+    assert np.isfinite(env.obs_rms.mean).all()
 
 
 def test_frame_stacking():
@@ -215,6 +248,12 @@ def test_a_callback_that_raises_loses_no_transition():
 def test_network_architectures(policy_kwargs):
     agent = quick_agent(policy_kwargs=policy_kwargs).learn(40)
     assert agent.learner_name == "native"
+
+
+def test_very_deep_networks_fall_back_to_torch():
+    shallow = {"batch_size": 4, "n_critics": 1, "fit_steps": 1, "critic_iterations": 1}
+    assert quick_agent(policy_kwargs={"net_arch": [4] * 20}, **shallow).learn(8).learner_name == "native"
+    assert quick_agent(policy_kwargs={"net_arch": [4] * 64}, **shallow).learn(8).learner_name == "torch"
 
 
 def test_other_activation_functions_fall_back_to_torch():

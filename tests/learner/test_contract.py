@@ -1,6 +1,7 @@
 """One contract: from the same parameters and the same batches, every learner makes the same parameters."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -162,12 +163,10 @@ def test_learning_goes_on_in_another_learner_after_a_save_and_a_load(source, tar
     assert_same_state(first, second, tolerance=0 if source == target else 1e-4)
 
 
-@pytest.mark.parametrize("kind", ["native", "torch"])
-def test_a_long_fit_ends_where_the_table_is(kind):
-    """A linear network on one-hot states is a table; fitted long enough, it must agree with the tabular learner."""
-    n_states, n_actions = 7, 3
-    tables = np.random.default_rng(4).normal(size=(2, 2, n_states, n_actions)).astype(np.float32)
-    logits = np.random.default_rng(5).normal(size=(n_states, n_actions)).astype(np.float32)
+def long_fit_against_table(kind: str, n_states: int, n_actions: int, seed: int, rule) -> None:
+    rng = np.random.default_rng(seed)
+    tables = rng.normal(size=(2, 2, n_states, n_actions)).astype(np.float32)
+    logits = rng.normal(size=(n_states, n_actions)).astype(np.float32)
 
     def weights(table):  # a linear layer of the transposed table, and a zero bias
         return np.concatenate([table.T.reshape(-1), np.zeros(n_actions, np.float32)])
@@ -176,23 +175,32 @@ def test_a_long_fit_ends_where_the_table_is(kind):
     state = LearnerState.fresh(weights(logits), critics)
     policy = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     oracle = TabularLearner(n_states, n_actions, 2, critics=tables, actor=policy)
+    sizes = [n_states, n_actions]
     if kind == "native":
-        learner = NativeLearner([n_states, n_actions], [n_states, n_actions], state, one_hot=True)
+        learner = NativeLearner(sizes, sizes, state, one_hot=True)
     else:
-        learner = TorchLearner(
-            perceptron([n_states, n_actions]),
-            perceptron([n_states, n_actions]),
-            state,
-            preprocess=lambda x: nn.functional.one_hot(x, n_states).float(),
-        )
-    transitions = random_transitions(n_states, n_actions, one_hot=True)
-    batches, order = random_batches(2, 2, 64)
-    hyper = Hyperparameters(critic_iterations=2, fit_steps=3000, learning_rate=2e-3, actor_learning_rate=2e-3)
+        encode = partial(nn.functional.one_hot, num_classes=n_states)
+        learner = TorchLearner(perceptron(sizes), perceptron(sizes), state, preprocess=lambda x: encode(x).float())
+    transitions = random_transitions(n_states, n_actions, one_hot=True, seed=seed, masked=seed % 2 == 1)
+    batches, order = random_batches(2, 2, 256, seed=seed)  # large enough for all states to occur
+    hyper = Hyperparameters(
+        critic_iterations=2, fit_steps=3000, learning_rate=2e-3, actor_learning_rate=2e-3, actor_rule=rule
+    )
     oracle.epoch(transitions, batches, order, hyper)
     learner.epoch(transitions, batches, order, hyper)
     states = np.arange(n_states)
-    # The first fit moved tables by up to 0.5; agreement to 0.01 is not an accident
-    assert np.abs(oracle.critics[:, 0] - tables[:, 0]).max() > 0.2
-    np.testing.assert_allclose(learner.q_values(states), oracle.q_values(states), atol=0.01)
-    assert np.abs(oracle.actor - policy).max() > 0.02
-    np.testing.assert_allclose(learner.policy(states), oracle.policy(states), atol=0.002)
+    # An epoch moves tables and policies much further than the tolerance: such an agreement is not an accident.
+    moved, moved_actor = (np.abs(oracle.critics - tables).max(), np.abs(oracle.actor - policy).max())
+    np.testing.assert_allclose(learner.q_values(states), oracle.q_values(states), atol=0.15 * moved)
+    np.testing.assert_allclose(learner.policy(states), oracle.policy(states), atol=0.15 * moved_actor)
+
+
+@settings(max_examples=10, deadline=None)
+@given(n_states=st.integers(2, 12), n_actions=st.integers(2, 5), seed=st.integers(0, 1000))
+def test_a_long_native_fit_ends_where_the_table_is(n_states, n_actions, seed):
+    """A linear network on one-hot states is a table; fitted long enough, it must agree with the tabular learner."""
+    long_fit_against_table("native", n_states, n_actions, seed, Conservative(0.05))
+
+
+def test_a_long_torch_fit_ends_where_the_table_is():
+    long_fit_against_table("torch", 7, 3, 0, Conservative(0.05))

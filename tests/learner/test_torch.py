@@ -7,6 +7,7 @@ from torch import nn
 
 from bdpi.learner import Hyperparameters, LearnerState, Transitions
 from bdpi.learner.torch import TorchLearner, flatten_parameters
+from textbook import TextbookLearner
 from worlds import random_batches
 
 
@@ -24,6 +25,28 @@ class TwoInputs(nn.Module):
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         return self.head(torch.cat([self.image(inputs["image"]), inputs["vector"]], dim=1))
+
+
+class OldStyleSquare(torch.autograd.Function):
+    """Written for ordinary automatic differentiation only, as most custom functions are."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * gradient
+
+
+class Custom(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(2 * 7 * 9, 3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return OldStyleSquare.apply(self.net(inputs))
 
 
 class Branching(nn.Module):
@@ -45,46 +68,6 @@ def image_transitions(n: int = 60) -> Transitions:
     return Transitions(images[0], rng.integers(0, 3, n), rewards, discounts, images[1])
 
 
-def textbook_epoch(actor, critics, transitions, batches, order, hyper) -> None:
-    """ALGORITHM written with torch.optim and a loop, for any module; ``critics`` is a list of [Q_A, Q_B]."""
-
-    def select(data, batch):
-        return (
-            {key: torch.as_tensor(part[batch]) for key, part in data.items()}
-            if isinstance(data, dict)
-            else torch.as_tensor(data[batch])
-        )
-
-    optimizers = {id(m): torch.optim.Adam(m.parameters(), hyper.learning_rate) for pair in critics for m in pair}
-    actor_optimizer = torch.optim.Adam(actor.parameters(), hyper.actor_learning_rate)
-    for number, batch in zip(order, batches, strict=True):
-        states, next_states = select(transitions.observations, batch), select(transitions.next_observations, batch)
-        actions = torch.as_tensor(transitions.actions[batch])
-        rows = torch.arange(len(batch))
-        for _ in range(hyper.critic_iterations):
-            q_a, q_b = critics[number]
-            with torch.no_grad():
-                best = q_a(next_states).argmax(1)
-                value = torch.minimum(q_a(next_states)[rows, best], q_b(next_states)[rows, best])
-                target = q_a(states)
-                goal = (
-                    torch.as_tensor(transitions.rewards[batch]) + torch.as_tensor(transitions.discounts[batch]) * value
-                )
-                target[rows, actions] += hyper.critic_step_size * (goal - target[rows, actions])
-            for _ in range(hyper.fit_steps):
-                optimizers[id(q_a)].zero_grad()
-                nn.functional.mse_loss(q_a(states), target).backward()
-                optimizers[id(q_a)].step()
-            critics[number] = [q_b, q_a]
-        with torch.no_grad():
-            rate = 1 - np.exp(-0.05)
-            y = (1 - rate) * actor(states).softmax(1) + rate * nn.functional.one_hot(target.argmax(1), 3)
-        for _ in range(hyper.fit_steps):
-            actor_optimizer.zero_grad()
-            nn.functional.mse_loss(actor(states).softmax(1), y).backward()
-            actor_optimizer.step()
-
-
 def compare_with_textbook(make_module, transitions) -> TorchLearner:
     torch.manual_seed(1)
     actor, critics = make_module(), [[make_module(), make_module()] for _ in range(3)]
@@ -96,7 +79,7 @@ def compare_with_textbook(make_module, transitions) -> TorchLearner:
     batches, order = random_batches(3, 3, 16, n=60)
     learner.epoch(transitions, batches, order, hyper)
     originals = [list(pair) for pair in critics]
-    textbook_epoch(actor, critics, transitions, batches, order, hyper)
+    TextbookLearner(actor, critics, hyper).epoch(transitions, batches, order, hyper)
     result = learner.state_dict()
     np.testing.assert_allclose(result["actor.parameters"], flatten_parameters(actor), atol=1e-5)
     for number, pair in enumerate(originals):
@@ -110,7 +93,7 @@ def compare_with_textbook(make_module, transitions) -> TorchLearner:
 
 def test_convolutions_are_trained_as_the_textbook_says():
     learner = compare_with_textbook(convolutions, image_transitions())
-    assert learner._critic_network.can_be_mapped
+    assert learner._critic_network.can_be_mapped == {"values": True, "gradients": True}
 
 
 def test_dictionaries_are_trained_as_the_textbook_says():
@@ -133,7 +116,21 @@ def test_dictionaries_are_trained_as_the_textbook_says():
 
 def test_modules_that_cannot_be_batched_are_looped_over():
     learner = compare_with_textbook(Branching, image_transitions())
-    assert learner._critic_network.can_be_mapped is False
+    assert learner._critic_network.can_be_mapped == {"values": False, "gradients": False}
+
+
+def test_custom_autograd_functions_are_trained_as_the_textbook_says():
+    learner = compare_with_textbook(Custom, image_transitions())
+    assert learner._critic_network.can_be_mapped["gradients"] is False
+
+
+def test_a_module_that_fails_shows_its_own_error():
+    torch.manual_seed(0)
+    wrong = nn.Sequential(nn.Flatten(), nn.Linear(5, 3))  # the images have more than 5 numbers
+    critics = np.array([[flatten_parameters(wrong)] * 2])
+    learner = TorchLearner(wrong, wrong, LearnerState.fresh(flatten_parameters(wrong), critics))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        learner.epoch(image_transitions(), *random_batches(1, 1, 16, n=60), Hyperparameters())
 
 
 def test_a_network_without_parameters_is_refused():

@@ -27,6 +27,7 @@ class ActorMimic(EnsembleAlgorithm):
         policy: str | type[BDPIPolicy],
         env: GymEnv | str | None,
         learning_rate: float | Schedule = 1e-4,
+        *,
         temperature: float = 0.0,
         actor_learning_rate: float | Schedule | None = None,
         **common: Any,

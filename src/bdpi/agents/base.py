@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pathlib
+import pickle
 import time
 import zipfile
 from typing import Any, ClassVar, TypeVar
@@ -22,7 +23,6 @@ from stable_baselines3.common.type_aliases import (
     GymEnv,
     MaybeCallback,
     Schedule,
-    TrainFrequencyUnit,
 )
 from stable_baselines3.common.utils import FloatSchedule
 
@@ -38,6 +38,17 @@ from bdpi.learner.interface import BoolArray, IntArray
 from bdpi.learner.rules import ActorRule
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
+
+#: What comes out of a file whose parts are missing, garbled, or do not fit together.
+_UNLOADABLE = (
+    KeyError,
+    RuntimeError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+)
 
 #: Entropy, disagreement and KL cost a few forward passes; every tenth epoch is enough to draw their curves.
 DIAGNOSTICS_EVERY = 10
@@ -87,6 +98,7 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         policy: str | type[BDPIPolicy],
         env: GymEnv | str | None,
         learning_rate: float | Schedule = 1e-4,
+        *,
         buffer_size: int = 20_000,
         batch_size: int = 256,
         gamma: float = 0.99,
@@ -107,16 +119,11 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         n_threads: int | None = None,
         _init_setup_model: bool = True,
     ) -> None:
-        if env is not None:
+        if isinstance(env, str):
             env = maybe_make_env(env, verbose)
-            checks.check_action_space(env.action_space)
-            checks.check_observation_space(env.observation_space)
-        elif _init_setup_model:
-            raise ValueError("env must be an environment or the id of one; only an agent to be loaded goes without")
-        known = policy in self.policy_aliases if isinstance(policy, str) else issubclass(policy, BDPIPolicy)
-        if not known:
-            names = ", ".join(self.policy_aliases)
-            raise ValueError(f"policy must be one of {names}, or a subclass of BDPIPolicy; got {policy!r}")
+        if env is not None or _init_setup_model:
+            checks.check_environment(env)
+        checks.check_policy(policy, self.policy_aliases, BDPIPolicy, env)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None when an agent is loaded for prediction only
@@ -148,6 +155,10 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         self._device_is_free = device == "auto"
         #: draws training actions and batches, and nothing else does; saved with the agent
         self._generator: np.random.Generator | None = None
+        #: the policy's, which draws stochastic predictions; here, because it is saved too
+        self._predict_generator: np.random.Generator | None = None
+        #: entropy and the like, as they were last computed
+        self._diagnostics: dict[str, float] = {}
         if _init_setup_model:
             self._setup_model()
 
@@ -159,9 +170,11 @@ class EnsembleAlgorithm(CollectingAlgorithm):
             checks.check_learning_rate("actor_learning_rate", self.actor_learning_rate)
         checks.check_integer("buffer_size", self.buffer_size, 1)
         checks.check_integer("batch_size", self.batch_size, 1)
-        if self.buffer_size < self.batch_size:
+        capacity = self.buffer_size // self.n_envs * self.n_envs
+        if capacity < self.batch_size:
+            rounded = f" ({capacity} in {self.n_envs} environments)" if capacity != self.buffer_size else ""
             raise ValueError(
-                f"buffer_size must be at least batch_size ({self.batch_size}), got {self.buffer_size}: "
+                f"buffer_size must be at least batch_size ({self.batch_size}), got {self.buffer_size}{rounded}: "
                 "learning starts when the buffer holds one batch"
             )
         checks.check_number("gamma", self.gamma, 0, 1, low_included=True)
@@ -175,15 +188,8 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         checks.check_integer("gradient_steps", self.gradient_steps, -1)
         if self.n_threads is not None:
             checks.check_integer("n_threads", self.n_threads, 1)
-        frequency = self.train_freq if isinstance(self.train_freq, tuple) else (self.train_freq, "step")
-        checks.check_integer("train_freq", frequency[0], 1)
-        if frequency[1] not in ("step", "episode", TrainFrequencyUnit.STEP, TrainFrequencyUnit.EPISODE):
-            raise ValueError(f'the unit of train_freq must be "step" or "episode", got {frequency[1]!r}')
-        if frequency[1] in ("episode", TrainFrequencyUnit.EPISODE) and self.n_envs > 1:
-            raise ValueError(
-                f"train_freq={frequency!r} needs a single environment, there are {self.n_envs}: their episodes end at "
-                "different times. Use a number of steps."
-            )
+        checks.check_integer("stats_window_size", self._stats_window_size, 1)
+        checks.check_train_freq(self.train_freq, self.n_envs)
 
     def _setup_model(self) -> None:
         """Networks, buffer, learner. Runs in the constructor and again when an agent is loaded."""
@@ -200,14 +206,13 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         self._actor_lr_schedule = (
             self.lr_schedule if self.actor_learning_rate is None else FloatSchedule(self.actor_learning_rate)
         )
-        if self._generator is None:
-            self._generator = np.random.default_rng(self.seed)
+        if self._generator is None or self._predict_generator is None:
+            self._generator, self._predict_generator = _generators(self.seed)
         elif self.seed is not None and self.env is not None:
             # A loaded agent: SB3 has just seeded its environment as at the very start, which would replay the first
             # episodes. Seed it by how far the agent has come instead.
             self.env.seed(int(np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)[0]) >> 1)
-        if self.seed is not None:
-            self.policy.generator = np.random.default_rng([self.seed, 1])
+        self.policy.generator = self._predict_generator
 
     def actor_rule(self) -> ActorRule | None:
         """How the actor follows a critic; None for agents without an actor."""
@@ -226,8 +231,8 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         super().set_random_seed(seed)
         is_set_up = self._generator is not None and self.replay_buffer is not None
         if seed is not None and is_set_up:
-            self._generator = np.random.default_rng(seed)
-            self.policy.generator = np.random.default_rng([seed, 1])
+            self._generator, self._predict_generator = _generators(seed)
+            self.policy.generator = self._predict_generator
 
     @property
     def learner_name(self) -> str:
@@ -239,13 +244,16 @@ class EnsembleAlgorithm(CollectingAlgorithm):
     def hyperparameters(self) -> Hyperparameters:
         """Those of the next epoch, the learning rates following their schedules."""
         progress = self._current_progress_remaining
+        learning_rate, actor_learning_rate = self.lr_schedule(progress), self._actor_lr_schedule(progress)
+        checks.check_number("learning_rate (by its schedule)", learning_rate, 0, low_included=True)
+        checks.check_number("actor_learning_rate (by its schedule)", actor_learning_rate, 0, low_included=True)
         on_pixels = isinstance(self.policy, CnnPolicy)
         return Hyperparameters(
             critic_iterations=self.critic_iterations,
             fit_steps=self.fit_steps if self.fit_steps is not None else (1 if on_pixels else 20),
             critic_step_size=self.critic_step_size,
-            learning_rate=self.lr_schedule(progress),
-            actor_learning_rate=self._actor_lr_schedule(progress),
+            learning_rate=learning_rate,
+            actor_learning_rate=actor_learning_rate,
             actor_rule=self.actor_rule(),
         )
 
@@ -277,6 +285,13 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         if diagnose:
             before, _ = self.agent_learner.opinions(transitions, batches[0])
         metrics = self.agent_learner.learner.epoch(transitions, batches, critics, hyperparameters)
+        if not np.isfinite(metrics.critic_loss):
+            largest = np.abs(transitions.rewards[batches]).max()
+            raise ValueError(
+                f"learning diverged at step {self.num_timesteps}: the critics' loss is {metrics.critic_loss}, with "
+                f"rewards up to {largest:.3g}. Scale them down, as VecNormalize does, or lower learning_rate, and go "
+                "on from an earlier agent; the experience is kept."
+            )
         self._n_updates += 1
         self.logger.record("train/critic_loss", metrics.critic_loss)
         if self.agent_learner.has_actor:
@@ -284,9 +299,13 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         self.logger.record("train/mean_q", metrics.mean_q)
         if diagnose:
             after, greedy = self.agent_learner.opinions(transitions, batches[0])
-            self.logger.record("train/entropy", entropy_bits(after))
-            self.logger.record("train/kl", kl_divergence(before, after))
-            self.logger.record("train/disagreement", float(np.mean(np.any(greedy != greedy[0], axis=0))))
+            self._diagnostics = {
+                "entropy": entropy_bits(after),
+                "kl": kl_divergence(before, after),
+                "disagreement": float(np.mean(np.any(greedy != greedy[0], axis=0))),
+            }
+        for name, value in self._diagnostics.items():
+            self.logger.record(f"train/{name}", value)
 
     # -- acting -------------------------------------------------------------------------------------------------
 
@@ -366,5 +385,13 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         check_agent_file(path, cls.__name__)
         try:
             return super().load(path, env=maybe_make_env(env, 0) if env is not None else None, **kwargs)
-        except (KeyError, RuntimeError, zipfile.BadZipFile, EOFError) as error:
-            raise ValueError(f"{path} is damaged, or of another version: {error}") from error
+        except _UNLOADABLE as error:
+            raise ValueError(f"{path} is damaged, or of another kind of agent: {error}") from error
+
+
+def _generators(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:
+    """For training and for predictions. An environment with the same seed draws from ``default_rng(seed)``: an agent
+    that did so too would choose its actions by the very numbers that decide what becomes of them."""
+    if seed is None:
+        return np.random.default_rng(), np.random.default_rng()
+    return np.random.default_rng([seed, 4]), np.random.default_rng([seed, 1])

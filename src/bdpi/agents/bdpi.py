@@ -36,6 +36,7 @@ class BDPI(EnsembleAlgorithm):
         policy: str | type[BDPIPolicy],
         env: GymEnv | str | None,
         learning_rate: float | Schedule = 1e-4,
+        *,
         trust_region: float = 0.05,
         actor_learning_rate: float | Schedule | None = None,
         **common: Any,

@@ -30,6 +30,7 @@ class BootstrappedDQN(ABCDQN):
         policy: str | type[BDPIPolicy],
         env: GymEnv | str | None,
         learning_rate: float | Schedule = 1e-4,
+        *,
         critics_per_step: int | None = 1,
         critic_iterations: int = 1,
         critic_step_size: float = 1.0,

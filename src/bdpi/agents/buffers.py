@@ -128,12 +128,18 @@ class _Transitions(_Base):
         if loaded.keys() != own.keys() or position.shape != (2,):
             raise ValueError(f"{path} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
         pos, full = (int(value) for value in position)
+        if not 0 <= pos < self.buffer_size + (not full):
+            raise ValueError(f"{path} does not fit: it ends at position {pos}, this memory has {self.buffer_size} rows")
         rows = self.buffer_size if full else pos
         for name, array in own.items():
             if loaded[name].shape != (rows, *array.shape[1:]) or rows > len(array):
                 raise ValueError(
                     f"{path} does not fit: {name} has shape {loaded[name].shape}, this agent's memory {array.shape}"
                 )
+            if loaded[name].dtype != array.dtype:
+                raise ValueError(f"{path} does not fit: {name} is {loaded[name].dtype}, this memory {array.dtype}")
+            if array.dtype.kind == "f" and not np.isfinite(loaded[name]).all():
+                raise ValueError(f"{path} is damaged: {name} holds numbers that are not finite")
         for name, array in own.items():
             array[:rows] = loaded[name]
         self.pos, self.full = pos, bool(full)

@@ -35,6 +35,41 @@ def check_learning_rate(name: str, value: Any) -> None:
         check_number(name, value, 0)
 
 
+def check_train_freq(value: Any, n_envs: int) -> None:
+    """A number of steps, or ``(number, "step" or "episode")``; episodes only in a single environment."""
+    frequency = value if isinstance(value, tuple) else (value, "step")
+    if len(frequency) != 2:
+        raise ValueError(f'train_freq must be a number of steps or (number, "step" | "episode"), got {value!r}')
+    check_integer("train_freq", frequency[0], 1)
+    unit = getattr(frequency[1], "value", frequency[1])
+    if unit not in ("step", "episode"):
+        raise ValueError(f'the unit of train_freq must be "step" or "episode", got {frequency[1]!r}')
+    if unit == "episode" and n_envs > 1:
+        raise ValueError(
+            f"train_freq={frequency!r} needs a single environment, there are {n_envs}: their episodes end at "
+            "different times. Use a number of steps."
+        )
+
+
+def check_environment(env: Any) -> None:
+    """Something with spaces that can be learned from."""
+    if not hasattr(env, "action_space") or not hasattr(env, "observation_space"):
+        raise ValueError(f"env must be a Gymnasium environment, a VecEnv or the id of an environment, got {env!r}")
+    check_action_space(env.action_space)
+    check_observation_space(env.observation_space)
+
+
+def check_policy(policy: Any, names: dict[str, Any], base: type, env: Any) -> None:
+    """A policy's name or class, fit for the observations."""
+    known = policy in names if isinstance(policy, str) else isinstance(policy, type) and issubclass(policy, base)
+    if not known:
+        raise ValueError(f"policy must be one of {', '.join(names)}, or a subclass of {base.__name__}; got {policy!r}")
+    if policy == "MultiInputPolicy" and env is not None and not isinstance(env.observation_space, spaces.Dict):
+        raise ValueError(
+            f"MultiInputPolicy is for Dict observations; use MlpPolicy or CnnPolicy for {env.observation_space}"
+        )
+
+
 def check_action_space(space: spaces.Space[Any]) -> None:
     """Only Discrete actions can be learned directly."""
     if isinstance(space, spaces.Discrete):
@@ -42,7 +77,8 @@ def check_action_space(space: spaces.Space[Any]) -> None:
     if isinstance(space, spaces.Box):
         raise ValueError(
             f"BDPI needs discrete actions, but the action space is {space}. Turn continuous actions into a sequence "
-            "of binary decisions with Binary Action Search (Pazis and Lagoudakis, 2009), or list a few useful actions."
+            "of binary decisions with Binary Action Search, bdpi.envs.wrappers.BinaryActionSearch(env), or list a few "
+            "useful actions."
         )
     raise ValueError(
         f"BDPI needs a Discrete action space, but it is {space}. Wrap the environment so that each combination of "
@@ -58,6 +94,14 @@ def check_observation_space(space: spaces.Space[Any]) -> None:
             raise ValueError(
                 f"observation space {part} is not supported. Use Box, Discrete, MultiDiscrete, MultiBinary, or a Dict "
                 "of them (gymnasium.wrappers.FlattenObservation turns most others into a Box)."
+            )
+        shape = part.shape or ()
+        if (isinstance(part, spaces.Box) and shape == ()) or (
+            isinstance(part, spaces.MultiDiscrete) and len(shape) > 1
+        ):
+            raise ValueError(
+                f"observation space {part} is not supported: give a Box at least one axis, a MultiDiscrete exactly one "
+                "(gymnasium.wrappers.FlattenObservation does)."
             )
 
 
@@ -116,8 +160,19 @@ def check_executed_action(value: Any, space: spaces.Discrete, step: int, environ
     return action
 
 
-def masks_of(infos: list[dict[str, Any]], space: spaces.Discrete, step: int) -> NDArray[np.bool_] | None:
-    """``info["action_mask"]`` of each environment, (n_envs, n_actions); None where no environment gives one."""
+def check_discount(info: dict[str, Any], step: int, environment: int) -> None:
+    """``info["discount"]``, if there is one, is a number from 0 to 1."""
+    if "discount" in info:
+        check_number(f'info["discount"] of environment {environment} at step {step}', info["discount"], 0, 1, True)
+
+
+def masks_of(
+    infos: list[dict[str, Any]], space: spaces.Discrete, step: int, ended: Any = None
+) -> NDArray[np.bool_] | None:
+    """``info["action_mask"]`` of each environment, (n_envs, n_actions); None where no environment gives one.
+
+    :param ended: environments whose episode has just ended: it does not matter if nothing is allowed any more there
+    """
     if not any("action_mask" in info for info in infos):
         return None
     n_actions = int(space.n)
@@ -132,6 +187,8 @@ def masks_of(infos: list[dict[str, Any]], space: spaces.Discrete, step: int) -> 
                 f"one for each action, got {info['action_mask']!r}"
             )
         if not mask.any():
+            if ended is not None and ended[environment]:
+                continue
             raise ValueError(
                 f'info["action_mask"] of environment {environment} at step {step} allows no action at all; allow one, '
                 "or end the episode before"

@@ -11,7 +11,7 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq
 from stable_baselines3.common.utils import should_collect_more_steps
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
@@ -47,7 +47,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         while should_collect_more_steps(train_freq, steps, episodes):
             actions, buffer_actions = self._sample_action(learning_starts, n_envs=env.num_envs)
             new_obs, rewards, dones, infos = env.step(actions)
-            self._check_step(new_obs, rewards, dones, infos)
+            if self._vec_normalize_env is None:
+                self.check_step(new_obs, rewards, dones, infos)
             self.num_timesteps += env.num_envs
             steps += 1
             self._update_info_buffer(infos, dones)
@@ -70,13 +71,19 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         continues = self._last_obs is not None
+        if self._vec_normalize_env is not None:
+            self._vec_normalize_env.venv = CheckedVecEnv.around(self._vec_normalize_env.venv, self)
         total_timesteps, callback = super()._setup_learn(*args, **kwargs)
         assert self.env is not None
         if self.num_timesteps == 0 or not continues:  # the environments were reset
             self._action_masks = checks.masks_of(self.env.unwrapped.reset_infos, self.action_space, self.num_timesteps)
             self._episodes_ended(np.arange(self.n_envs))
-        for index in range(self.n_envs):
-            self._check_observation("first observation", _row(self._last_obs, index), index, self.num_timesteps)
+        try:
+            for index in range(self.n_envs):
+                self._check_observation("first observation", _row(self._last_obs, index), index, self.num_timesteps)
+        except ValueError:
+            self._last_obs = None
+            raise
         return total_timesteps, callback
 
     def _episodes_ended(self, environments: IntArray) -> None:
@@ -85,17 +92,15 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
     def _remember_masks(self, env: VecEnv, dones: Any, infos: list[dict[str, Any]]) -> None:
         """Keep ``info["action_mask"]`` of the states before and after the last step, if there is any."""
         before = self._action_masks
-        after = checks.masks_of(infos, self.action_space, self.num_timesteps)
+        after = checks.masks_of(infos, self.action_space, self.num_timesteps, ended=dones)
         if before is not None or after is not None:
             everything = np.ones((self.n_envs, int(self.action_space.n)), bool)
             before = everything if before is None else before
             self.replay_buffer.mask_last(before, everything if after is None else after)
-        # where an episode ended, the next action belongs to the state after the reset
-        upcoming = [env.unwrapped.reset_infos[i] if done else infos[i] for i, done in enumerate(dones)]
-        self._action_masks = checks.masks_of(upcoming, self.action_space, self.num_timesteps)
+        self._action_masks = checks.masks_of(_upcoming(env, dones, infos), self.action_space, self.num_timesteps)
 
-    def _check_step(self, new_obs: Any, rewards: Any, dones: Any, infos: list[dict[str, Any]]) -> None:
-        """Refuse what cannot be learned from, before it enters the memory."""
+    def check_step(self, new_obs: Any, rewards: Any, dones: Any, infos: list[dict[str, Any]]) -> None:
+        """Refuse what cannot be learned from, before it is counted, normalised or stored."""
         step = self.num_timesteps + self.n_envs
         try:
             for index, info in enumerate(infos):
@@ -103,6 +108,12 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                 self._check_observation("observation", _row(new_obs, index), index, step)
                 if dones[index] and info.get("terminal_observation") is not None:
                     self._check_observation("last observation", info["terminal_observation"], index, step)
+                checks.check_discount(info, step, index)
+                if "executed_action" in info:
+                    checks.check_executed_action(info["executed_action"], self.action_space, step, index)
+            checks.masks_of(infos, self.action_space, step, ended=dones)
+            assert self.env is not None
+            checks.masks_of(_upcoming(self.env, dones, infos), self.action_space, step)
         except ValueError:
             self._last_obs = None  # the environment has gone on: the next learn() starts a new episode
             raise
@@ -128,6 +139,37 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                     info["executed_action"], self.action_space, self.num_timesteps, index
                 )
         super()._store_transition(replay_buffer, executed, new_obs, reward, dones, infos)
+
+
+class CheckedVecEnv(VecEnvWrapper):
+    """Between ``VecNormalize`` and the environments: checks values before they are clipped or enter its statistics."""
+
+    @classmethod
+    def around(cls, venv: VecEnv, algorithm: CollectingAlgorithm) -> CheckedVecEnv:
+        """``venv`` in a checked wrapper, which it may have already."""
+        checked = venv if isinstance(venv, cls) else cls(venv)
+        checked.algorithm = algorithm
+        return checked
+
+    algorithm: CollectingAlgorithm
+
+    def reset(self) -> Any:
+        """Pass the first observations on, if they can be learned from."""
+        observations = self.venv.reset()
+        for index in range(self.num_envs):
+            self.algorithm._check_observation("first observation", _row(observations, index), index, 0)
+        return observations
+
+    def step_wait(self) -> Any:
+        """Pass a step on, if it can be learned from."""
+        result = self.venv.step_wait()
+        self.algorithm.check_step(*result)
+        return result
+
+
+def _upcoming(env: VecEnv, dones: Any, infos: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Infos of the states in which the next actions are taken: after the reset, where an episode ended."""
+    return [env.unwrapped.reset_infos[index] if done else infos[index] for index, done in enumerate(dones)]
 
 
 def _row(values: Any, index: int) -> Any:

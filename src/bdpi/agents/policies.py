@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from bdpi.agents.spaces import NativeInputs, preprocess, shift_to_zero, zero_based
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
+from bdpi.learner.native import MAX_LAYERS
 
 
 def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
@@ -119,7 +120,10 @@ class BDPIPolicy(BasePolicy):
 
     def native_inputs(self) -> NativeInputs | None:
         """How to feed the native learner, or None where the networks are more than multi-layer perceptrons."""
-        if self.features_extractor_class is not FlattenExtractor or self.activation_fn not in (nn.Tanh, nn.ReLU):
+        is_perceptron = self.features_extractor_class is FlattenExtractor
+        is_known = self.activation_fn in (nn.Tanh, nn.ReLU)
+        is_deep = max(len(self.actor_arch), len(self.critic_arch)) >= MAX_LAYERS
+        if not is_perceptron or not is_known or is_deep:
             return None
         return NativeInputs(self.input_space, self.normalize_images)
 

@@ -148,15 +148,22 @@ class LearnerState:
 
 
 def check_same_arrays(expected: Mapping[str, NDArray[Any]], given: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse a state that belongs to other networks, before anything is changed."""
+    """Refuse a state that belongs to other networks, or is no state at all, before anything is changed.
+
+    :raises RuntimeError: as PyTorch's ``load_state_dict`` does
+    """
     if expected.keys() != given.keys():
         missing, extra = sorted(expected.keys() - given.keys()), sorted(given.keys() - expected.keys())
-        raise ValueError(f"not the state of this learner: missing {missing}, unexpected {extra}")
+        raise RuntimeError(f"not the state of this learner: missing {missing}, unexpected {extra}")
     for name, array in expected.items():
         if np.shape(given[name]) != array.shape:
-            raise ValueError(
+            raise RuntimeError(
                 f"not the state of this learner: {name} has shape {np.shape(given[name])}, expected {array.shape}"
             )
+        if not np.isfinite(given[name]).all():
+            raise RuntimeError(f"the state is damaged: {name} holds numbers that are not finite")
+    if not np.isin(given["active"], (0, 1)).all():
+        raise RuntimeError("the state is damaged: 'active' holds other numbers than 0 and 1")
 
 
 class Learner(Protocol):

@@ -34,10 +34,8 @@ def _import_compiled() -> tuple[Any, str | None]:
 
 _native, _reason = _import_compiled()
 
-REMEDY = (
-    "Install a C++ compiler (Debian: apt install g++; macOS: xcode-select --install) and install bdpi again: "
-    "pip install --force-reinstall --no-deps bdpi"
-)
+REMEDY = "Install a C++ compiler (Debian: apt install g++; macOS: xcode-select --install) and install bdpi again."
+MAX_LAYERS = 64  # of weights, in one network; kMaxLayers in kernel.hpp
 
 
 def is_available() -> bool:

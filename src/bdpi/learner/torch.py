@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ class FunctionalNetwork:
         self.named = [(name, parameter.shape, parameter.numel()) for name, parameter in module.named_parameters()]
         if not self.named:
             raise ValueError(f"a network without parameters cannot learn: {module}")
-        self.can_be_mapped: bool | None = None  # not known before it was tried
+        #: whether values and gradients of a stack can be computed at once; not known before it was tried
+        self.can_be_mapped: dict[str, bool] = {}
 
     def __call__(self, flat: Tensor, inputs: Inputs) -> Tensor:
         """Outputs (n, n_outputs) of one network, ``flat`` of shape (P,)."""
@@ -85,19 +87,39 @@ class FunctionalNetwork:
         output: Tensor = functional_call(self.module, named, (inputs,))
         return output
 
-    def map(self, function: Callable[..., Tensor], *stacked: Any) -> Tensor:
-        """``function`` on each slice along the first axis of its arguments, at once where the module allows."""
-        if self.can_be_mapped is not False:
+    def values(self, stacked: Tensor, inputs: Inputs) -> Tensor:
+        """Outputs of a stack of networks (k, P), each for its own inputs (k, n, ...)."""
+        return self._map("values", self, self, stacked, inputs)
+
+    def gradients(self, stacked: Tensor, inputs: Inputs, targets: Tensor) -> Tensor:
+        """Of the mean squared error of each network of a stack, (k, P)."""
+
+        def loss(flat: Tensor, x: Inputs, y: Tensor) -> Tensor:
+            return nn.functional.mse_loss(self(flat, x), y)
+
+        return self._map("gradients", grad(loss), partial(gradient_of, loss), stacked, inputs, targets)
+
+    def _map(self, kind: str, mapped: Callable[..., Tensor], single: Callable[..., Tensor], *stacked: Any) -> Tensor:
+        """All slices along the first axis at once where the module allows it, else one after the other."""
+        if self.can_be_mapped.get(kind, True):
             try:
-                result: Tensor = vmap(function)(*stacked)
-                self.can_be_mapped = True
+                result: Tensor = vmap(mapped)(*stacked)
+                self.can_be_mapped[kind] = True
                 return result
-            except (RuntimeError, ValueError):
-                if self.can_be_mapped:
-                    raise
-                self.can_be_mapped = False
-        count = len(stacked[0])
-        return torch.stack([function(*tree_map(lambda tensor: tensor[i], stacked)) for i in range(count)])  # noqa: B023
+            except (RuntimeError, ValueError, NotImplementedError):
+                if kind in self.can_be_mapped:
+                    raise  # it has worked before: this is another problem
+        slices = [single(*tree_map(lambda tensor: tensor[i], stacked)) for i in range(len(stacked[0]))]  # noqa: B023
+        self.can_be_mapped[kind] = False
+        return torch.stack(slices)
+
+
+def gradient_of(loss: Callable[..., Tensor], flat: Tensor, *arguments: Any) -> Tensor:
+    """d loss / d flat, by ordinary automatic differentiation, which every module supports."""
+    with torch.enable_grad():
+        flat = flat.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(flat, *arguments), flat)
+    return gradient
 
 
 class AdamTensors:
@@ -207,21 +229,20 @@ class TorchLearner:
             active = self.active[critics]
             q_a = self.critics.select((critics, active))
             q_b = self.critics.parameters[critics, 1 - active]
-            q_next_a = self._critic_network.map(self._critic_network, q_a.parameters, next_observations) + next_prior
-            q_next_b = self._critic_network.map(self._critic_network, q_b, next_observations) + next_prior
+            q_next_a = self._critic_network.values(q_a.parameters, next_observations) + next_prior
+            q_next_b = self._critic_network.values(q_b, next_observations) + next_prior
             # V(s') is the smaller of both opinions about the action that Q_A prefers
             best = allowed(q_next_a, next_masks).argmax(dim=2, keepdim=True)
             value = torch.minimum(q_next_a.gather(2, best), q_next_b.gather(2, best))
-            network = self._critic_network.map(self._critic_network, q_a.parameters, observations)
+            network = self._critic_network.values(q_a.parameters, observations)
             q = network + prior
             change = hyperparameters.critic_step_size * (rewards + discounts * value - q.gather(2, actions))
             targets = q.scatter_add(2, actions, change)
             network_targets = network.scatter_add(2, actions, change)
 
-            gradient = grad(lambda flat, x, y: nn.functional.mse_loss(self._critic_network(flat, x), y))
             for _ in range(hyperparameters.fit_steps):
-                direction = self._critic_network.map(gradient, q_a.parameters, observations, network_targets)
-                q_a.step(direction, hyperparameters.learning_rate)
+                gradients = self._critic_network.gradients(q_a.parameters, observations, network_targets)
+                q_a.step(gradients, hyperparameters.learning_rate)
             self.critics.put((critics, active), q_a)
             self.active[critics] = 1 - active
         return targets, nn.functional.mse_loss(q, targets), q.mean()
@@ -243,7 +264,7 @@ class TorchLearner:
 
         before = loss(actor.parameters)
         for _ in range(hyperparameters.fit_steps):
-            actor.step(grad(loss)(actor.parameters), hyperparameters.actor_learning_rate)
+            actor.step(gradient_of(loss, actor.parameters), hyperparameters.actor_learning_rate)
         return before
 
     # -- predictions --------------------------------------------------------------------------------------------
@@ -263,17 +284,17 @@ class TorchLearner:
         with torch.no_grad():
             inputs = self._inputs(observations)
             stacked = self.critics.parameters[torch.arange(len(self.active)), self.active]
-            network = self._critic_network
-            q = network.map(lambda flat: network(flat, inputs), stacked)
+            everyone = tree_map(lambda tensor: tensor.expand(len(stacked), *tensor.shape), inputs)
+            q = self._critic_network.values(stacked, everyone)
             if self.prior_scale:
-                q = q + self.prior_scale * network.map(lambda flat: network(flat, inputs), self.priors)
+                q = q + self.prior_scale * self._critic_network.values(self.priors, everyone)
             return q.cpu().numpy()
 
     def _prior(self, critics: Tensor, inputs: Inputs) -> Tensor | float:
         """The fixed random part of the critics' Q-values."""
         if not self.prior_scale:
             return 0.0
-        return self.prior_scale * self._critic_network.map(self._critic_network, self.priors[critics], inputs)
+        return self.prior_scale * self._critic_network.values(self.priors[critics], inputs)
 
     def _masks(self, masks: BoolArray | None, batches: IntArray) -> Tensor | None:
         return None if masks is None else torch.as_tensor(masks[batches]).to(self.device)

@@ -59,7 +59,7 @@ def make_environment(environment: str, render_mode: str | None = None) -> gym.En
 
 def _unknown_environment(environment: str, error: Exception, registered: list[str]) -> str:
     lower = {name.lower(): name for name in registered}
-    close = [lower[name] for name in difflib.get_close_matches(environment.lower(), lower, n=3, cutoff=0.6)]
+    close = [lower[name] for name in difflib.get_close_matches(environment.lower(), lower, n=3, cutoff=0.75)]
     if close:
         return f"unknown environment {environment!r}: did you mean {' or '.join(close)}?"
     return (
