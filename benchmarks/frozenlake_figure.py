@@ -96,7 +96,7 @@ def draw(path: Path) -> None:
     axes.plot(episodes, mean, color="C0", linewidth=1.8, label=f"bdpi ({len(curves)} runs)")
     axes.set(xlabel="episode", ylabel="return (moving average)", xlim=(0, length), ylim=(0, 1))
     axes.set_title("FrozenLake 8 x 8, slippery", loc="left", fontsize=10)
-    axes.legend(loc="lower right", frameon=False, fontsize=9)
+    axes.legend(loc="center right", bbox_to_anchor=(1, 0.28), frameon=False, fontsize=9, title="bands: standard error")
     axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=150)

@@ -154,6 +154,15 @@ def test_vec_normalize_hides_no_infinity(training, fault):
     assert np.isfinite(env.obs_rms.mean).all()
 
 
+def test_an_evaluation_environment_takes_over_the_normalisation():
+    """SB3 walks through the wrappers of both environments side by side."""
+    env, evaluation_env = (VecNormalize(make_vec_env(lambda: Walk(SPACES["box"]), n_envs=1)) for _ in range(2))
+    callback = EvalCallback(evaluation_env, eval_freq=15, n_eval_episodes=1, verbose=0)
+    quick_agent(env).learn(40, callback=callback)
+    np.testing.assert_array_equal(callback.eval_env.obs_rms.mean.shape, (3,))
+    assert callback.eval_env.obs_rms.count > 10
+
+
 def test_frame_stacking():
     quick_agent(VecFrameStack(make_vec_env(Walk, n_envs=1), 3)).learn(30)
 

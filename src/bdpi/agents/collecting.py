@@ -11,7 +11,7 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq
 from stable_baselines3.common.utils import should_collect_more_steps
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
@@ -72,7 +72,7 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         continues = self._last_obs is not None
         if self._vec_normalize_env is not None:
-            self._vec_normalize_env.venv = CheckedVecEnv.around(self._vec_normalize_env.venv, self)
+            check_before_normalizing(self._vec_normalize_env, self)
         total_timesteps, callback = super()._setup_learn(*args, **kwargs)
         assert self.env is not None
         if self.num_timesteps == 0 or not continues:  # the environments were reset
@@ -80,7 +80,7 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             self._episodes_ended(np.arange(self.n_envs))
         try:
             for index in range(self.n_envs):
-                self._check_observation("first observation", _row(self._last_obs, index), index, self.num_timesteps)
+                self.check_observation("first observation", _row(self._last_obs, index), index, self.num_timesteps)
         except ValueError:
             self._last_obs = None
             raise
@@ -105,9 +105,9 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         try:
             for index, info in enumerate(infos):
                 checks.check_finite("reward", rewards[index], step, index)
-                self._check_observation("observation", _row(new_obs, index), index, step)
+                self.check_observation("observation", _row(new_obs, index), index, step)
                 if dones[index] and info.get("terminal_observation") is not None:
-                    self._check_observation("last observation", info["terminal_observation"], index, step)
+                    self.check_observation("last observation", info["terminal_observation"], index, step)
                 checks.check_discount(info, step, index)
                 if "executed_action" in info:
                     checks.check_executed_action(info["executed_action"], self.action_space, step, index)
@@ -118,7 +118,7 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             self._last_obs = None  # the environment has gone on: the next learn() starts a new episode
             raise
 
-    def _check_observation(self, what: str, observation: Any, environment: int, step: int) -> None:
+    def check_observation(self, what: str, observation: Any, environment: int, step: int) -> None:
         checks.check_finite(what, observation, step, environment)
         checks.check_in_space(what, observation, self.observation_space, step, environment)
 
@@ -141,30 +141,29 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         super()._store_transition(replay_buffer, executed, new_obs, reward, dones, infos)
 
 
-class CheckedVecEnv(VecEnvWrapper):
-    """Between ``VecNormalize`` and the environments: checks values before they are clipped or enter its statistics."""
+def check_before_normalizing(normalizer: VecNormalize, algorithm: CollectingAlgorithm) -> None:
+    """Check values before ``VecNormalize`` clips them and takes them into its statistics.
 
-    @classmethod
-    def around(cls, venv: VecEnv, algorithm: CollectingAlgorithm) -> CheckedVecEnv:
-        """``venv`` in a checked wrapper, which it may have already."""
-        checked = venv if isinstance(venv, cls) else cls(venv)
-        checked.algorithm = algorithm
-        return checked
+    The environments inside keep their class and their number: SB3 compares them, wrapper by wrapper, with those of an
+    evaluation environment, so that one more wrapper would not do.
+    """
+    inner: Any = normalizer.venv
+    if "unchecked" not in vars(inner):
+        inner.unchecked = (inner.reset, inner.step_wait)
+    reset, step_wait = inner.unchecked
 
-    algorithm: CollectingAlgorithm
-
-    def reset(self) -> Any:
-        """Pass the first observations on, if they can be learned from."""
-        observations = self.venv.reset()
-        for index in range(self.num_envs):
-            self.algorithm._check_observation("first observation", _row(observations, index), index, 0)
+    def checked_reset() -> Any:
+        observations = reset()
+        for index in range(inner.num_envs):
+            algorithm.check_observation("first observation", _row(observations, index), index, algorithm.num_timesteps)
         return observations
 
-    def step_wait(self) -> Any:
-        """Pass a step on, if it can be learned from."""
-        result = self.venv.step_wait()
-        self.algorithm.check_step(*result)
+    def checked_step_wait() -> Any:
+        result = step_wait()
+        algorithm.check_step(*result)
         return result
+
+    inner.reset, inner.step_wait = checked_reset, checked_step_wait
 
 
 def _upcoming(env: VecEnv, dones: Any, infos: list[dict[str, Any]]) -> list[dict[str, Any]]:

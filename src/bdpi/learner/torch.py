@@ -283,7 +283,7 @@ class TorchLearner:
         """See :meth:`bdpi.learner.interface.Learner.q_values`."""
         with torch.no_grad():
             inputs = self._inputs(observations)
-            stacked = self.critics.parameters[torch.arange(len(self.active)), self.active]
+            stacked = self.critics.parameters[torch.arange(len(self.active), device=self.device), self.active]
             everyone = tree_map(lambda tensor: tensor.expand(len(stacked), *tensor.shape), inputs)
             q = self._critic_network.values(stacked, everyone)
             if self.prior_scale:
