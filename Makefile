@@ -22,7 +22,7 @@ train: $(INSTALLED) ## Train BDPI on FrozenLake8x8 for 300 episodes (about two m
 	@$(BIN)/bdpi train FrozenLake8x8-v1 --episodes 300
 
 test: lint ## Lint, types, all tests
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .
