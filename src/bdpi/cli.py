@@ -99,7 +99,7 @@ def _bdpi(
 
     [bold]Try this first[/bold] (two minutes):
 
-    $ bdpi train FrozenLake8x8-v1
+    $ bdpi train FrozenLake8x8-v1 --seed 1
     """
     if context.invoked_subcommand is None:
         help_text = context.get_help()  # with rich, this has printed it
