@@ -10,6 +10,7 @@ from these files, with bootstrap intervals, next to the numbers of the paper's f
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import shutil
@@ -31,14 +32,14 @@ class Experiment:
     """Some seeds of one agent.
 
     :param block: the episodes over which the mean return counts
-    :param paper: the same number, read off the paper's figures
+    :param paper: environment and series in results/paper/figure_curves.csv to compare with
     """
 
     environment: str
     agent: str
     episodes: int
     block: tuple[int, int]
-    paper: float | None
+    paper: tuple[str, str] | None
     seeds: int = 4
 
     @property
@@ -50,16 +51,16 @@ class Experiment:
 
 
 EXPERIMENTS = (
-    Experiment("FrozenLake8x8-v1", "bdpi", 500, (400, 500), 0.60),
-    Experiment("FrozenLake8x8-v1", "abcdqn", 500, (400, 500), 0.54),
-    Experiment("FrozenLake8x8-v1", "actor-mimic", 500, (400, 500), 0.66),
-    Experiment("FrozenLake8x8-v1", "bootstrapped-dqn", 1000, (900, 1000), 0.50),
+    Experiment("FrozenLake8x8-v1", "bdpi", 500, (400, 500), ("FrozenLake", "BDPI")),
+    Experiment("FrozenLake8x8-v1", "abcdqn", 500, (400, 500), ("FrozenLake", "ABCDQN")),
+    Experiment("FrozenLake8x8-v1", "actor-mimic", 500, (400, 500), ("FrozenLake", "BDPI/mimic")),
+    Experiment("FrozenLake8x8-v1", "bootstrapped-dqn", 1000, (900, 1000), ("FrozenLake", "BDQN")),
     Experiment("FrozenLake8x8-v1", "tabular-bdpi", 500, (400, 500), None),
-    Experiment("TableLong-v0", "bdpi", 150, (125, 150), 99.0),
-    Experiment("TableLong-v0", "actor-mimic", 150, (125, 150), 99.0),
-    Experiment("TableLong-v0", "abcdqn", 150, (125, 150), -13.0),
-    Experiment("Pendulum-v1", "bdpi", 100, (60, 100), -250.0),
-    Experiment("LunarLander-v3", "bdpi", 70, (50, 70), None),
+    Experiment("TableLong-v0", "bdpi", 150, (125, 150), ("Table", "BDPI")),
+    Experiment("TableLong-v0", "actor-mimic", 150, (125, 150), ("Table", "BDPI/mimic")),
+    Experiment("TableLong-v0", "abcdqn", 150, (125, 150), ("Table", "ABCDQN")),
+    Experiment("Pendulum-v1", "bdpi", 100, (60, 100), ("Pendulum", "BDPI+binary")),
+    Experiment("LunarLander-v3", "bdpi", 70, (50, 70), ("LunarLander", "BDPI")),
 )
 
 
@@ -87,6 +88,15 @@ def returns_of(experiment: Experiment) -> list[np.ndarray]:
     return [np.loadtxt(file, delimiter=",", skiprows=2, usecols=0) for file in files if file.exists()]
 
 
+def paper_mean(experiment: Experiment) -> float:
+    """Mean over the same episodes of the paper's (smoothed) curve."""
+    first, last = experiment.block
+    with open(ROOT / "results" / "paper" / "figure_curves.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["env"], row["series"]) == experiment.paper]
+    rows = [row for row in rows if row["panel_row"] in ("Algorithms", "Pendulum")]
+    return float(np.mean([float(row["return"]) for row in rows if first <= float(row["episode"]) < last]))
+
+
 def interval(values: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
     """95 % bootstrap interval of the mean over runs."""
     means = rng.choice(values, (10_000, len(values))).mean(axis=1)
@@ -109,7 +119,7 @@ def table(experiments: list[Experiment]) -> str:
         low, high = interval(means, rng)
         digits = 2 if np.abs(means).max() < 2 else 0
         each = ", ".join(f"{value:.{digits}f}" for value in means)
-        paper = "–" if experiment.paper is None else f"{experiment.paper:g}"
+        paper = "–" if experiment.paper is None else f"{paper_mean(experiment):.{digits}f}"
         lines.append(
             f"| {experiment.environment} | {experiment.agent} | {len(runs)} | {first}–{last} | "
             f"{means.mean():.{digits}f} | [{low:.{digits}f}, {high:.{digits}f}] | {each} | {paper} |"

@@ -20,14 +20,14 @@ def returns_of(env_id: str, episodes: int, seed: int) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_frozen_lake(seed):
-    """Slippery, 8 x 8: a random policy reaches the goal in 2 episodes of 1000, the best possible one in about 850."""
+    """Slippery, 8 x 8: a random policy reached the goal in 11 of 4000 episodes."""
     returns = returns_of("FrozenLake8x8-v1", 250, seed)
     assert returns[150:250].mean() >= 0.5
 
 
 @pytest.mark.slow
 def test_cart_pole():
-    """A random policy balances for 22 steps on average; 200 episodes of it never reached a mean of 30."""
+    """A random policy balances for 22 steps on average; no 40 of its 2000 episodes in a row had a mean above 29."""
     returns = returns_of("CartPole-v1", 100, seed=1)
     assert returns[60:100].mean() >= 150
 

@@ -92,6 +92,8 @@ class EnsembleAlgorithm(CollectingAlgorithm):
     policy: BDPIPolicy
     #: of the actor; None: the critics'. Agents with an actor have it as an argument.
     actor_learning_rate: float | Schedule | None = None
+    #: weight of a fixed random function in each critic
+    prior_scale: float = 0.0
 
     def __init__(
         self,
@@ -223,7 +225,14 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         if rule is None:
             self.policy.actor = None
         return network_learner(
-            self.policy, rule, self.n_critics, self.batch_size, self.device, self.learner_choice, self.n_threads
+            self.policy,
+            rule,
+            self.n_critics,
+            self.batch_size,
+            self.device,
+            self.learner_choice,
+            self.n_threads,
+            self.prior_scale,
         )
 
     def set_random_seed(self, seed: int | None = None) -> None:

@@ -8,7 +8,6 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from bdpi.agents import checks
 from bdpi.agents.abcdqn import ABCDQN
-from bdpi.agents.learners import AgentLearner, network_learner
 from bdpi.agents.policies import BDPIPolicy
 
 
@@ -51,16 +50,3 @@ class BootstrappedDQN(ABCDQN):
     def _check_hyperparameters(self) -> None:
         super()._check_hyperparameters()
         checks.check_number("prior_scale", self.prior_scale, 0, low_included=True)
-
-    def _make_learner(self) -> AgentLearner:
-        self.policy.actor = None
-        return network_learner(
-            self.policy,
-            None,
-            self.n_critics,
-            self.batch_size,
-            self.device,
-            self.learner_choice,
-            self.n_threads,
-            self.prior_scale,
-        )

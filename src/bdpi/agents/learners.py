@@ -182,8 +182,8 @@ def _choose(
         return "native"
     if suitable and not native.is_available():
         warnings.warn(
-            "bdpi was installed without its compiled learner and falls back to PyTorch, with the same results but "
-            f"about 100 times slower. {native.REMEDY}",
+            "bdpi was installed without its compiled learner and falls back to PyTorch: the same algorithm, but "
+            f"20 to 140 times slower. {native.REMEDY}",
             RuntimeWarning,
             stacklevel=2,
         )
