@@ -24,8 +24,9 @@ from rich.table import Table
 
 from bdpi import _native
 from bdpi.learner import Hyperparameters, LearnerState, Transitions
+from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.native import NativeLearner, default_threads
-from bdpi.learner.torch import TorchLearner, flatten_parameters
+from bdpi.learner.torch import TorchLearner
 from textbook import TextbookLearner, perceptron
 
 SETTINGS = {

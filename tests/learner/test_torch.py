@@ -1,12 +1,16 @@
 """What only the PyTorch learner can do: convolutions, dictionaries, modules that cannot be batched."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from bdpi.learner import Hyperparameters, LearnerState, Transitions
-from bdpi.learner.torch import TorchLearner, flatten_parameters
+from bdpi.learner.functional import flatten_parameters
+from bdpi.learner.interface import Ring
+from bdpi.learner.torch import TorchLearner
 from textbook import TextbookLearner
 from worlds import random_batches
 
@@ -93,7 +97,7 @@ def compare_with_textbook(make_module, transitions) -> TorchLearner:
 
 def test_convolutions_are_trained_as_the_textbook_says():
     learner = compare_with_textbook(convolutions, image_transitions())
-    assert learner._critic_network.can_be_mapped == {"values": True, "gradients": True}
+    assert learner._critic_networks.can_be_mapped == {"values": True, "gradients": True}
 
 
 def test_dictionaries_are_trained_as_the_textbook_says():
@@ -116,12 +120,12 @@ def test_dictionaries_are_trained_as_the_textbook_says():
 
 def test_modules_that_cannot_be_batched_are_looped_over():
     learner = compare_with_textbook(Branching, image_transitions())
-    assert learner._critic_network.can_be_mapped == {"values": False, "gradients": False}
+    assert learner._critic_networks.can_be_mapped == {"values": False, "gradients": False}
 
 
 def test_custom_autograd_functions_are_trained_as_the_textbook_says():
     learner = compare_with_textbook(Custom, image_transitions())
-    assert learner._critic_network.can_be_mapped["gradients"] is False
+    assert learner._critic_networks.can_be_mapped["gradients"] is False
 
 
 def test_a_module_that_fails_shows_its_own_error():
@@ -139,16 +143,54 @@ def test_a_network_without_parameters_is_refused():
         TorchLearner(nn.Identity(), nn.Identity(), state)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-def test_cuda_equals_cpu():
+def convolutional_state(n_critics: int) -> LearnerState:
     torch.manual_seed(0)
-    modules = [convolutions() for _ in range(5)]
-    critics = np.array([[flatten_parameters(m) for m in modules[i : i + 2]] for i in (1, 3)])
-    state = LearnerState.fresh(flatten_parameters(modules[0]), critics)
-    batches, order = random_batches(2, 2, 16, n=60)
-    results = []
-    for device in ("cpu", "cuda"):
-        learner = TorchLearner(convolutions(), convolutions(), state, device)
-        learner.epoch(image_transitions(), batches, order, Hyperparameters(fit_steps=2))
-        results.append(learner.state_dict()["critics.parameters"])
-    np.testing.assert_allclose(results[0], results[1], atol=1e-4)
+    parameters = [flatten_parameters(convolutions()) for _ in range(1 + 2 * n_critics)]
+    return LearnerState.fresh(parameters[0], np.array(parameters[1:]).reshape(n_critics, 2, -1))
+
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+
+
+@needs_cuda
+@pytest.mark.parametrize("in_a_ring", [False, True])
+def test_cuda_equals_cpu(in_a_ring):
+    """The first epoch runs as it is, the second is recorded, the others replay the recording."""
+    transitions = image_transitions()
+    learners = [TorchLearner(convolutions(), convolutions(), convolutional_state(3), d) for d in ("cpu", "cuda")]
+    memory = object()
+    for epoch in range(5):
+        batches, order = random_batches(epoch, 3, 16, n=60)
+        rates = {"learning_rate": 1e-3 / (epoch + 1), "actor_learning_rate": 2e-3}
+        given = replace(transitions, ring=Ring(memory, 60, 60 + epoch)) if in_a_ring else transitions
+        given.rewards[(epoch - 1) % 60] += 1  # the row that the ring says is new
+        hyper = Hyperparameters(fit_steps=2, **rates)
+        metrics = [learner.epoch(given, batches[:2], order[:2], hyper) for learner in learners]
+        assert metrics[1].critic_loss == pytest.approx(metrics[0].critic_loss, rel=1e-2)
+    on_cpu, on_gpu = (learner.state_dict() for learner in learners)
+    assert learners[1].replay.reason == ""
+    np.testing.assert_allclose(on_gpu["critics.parameters"], on_cpu["critics.parameters"], atol=2e-4)
+    np.testing.assert_allclose(on_gpu["actor.parameters"], on_cpu["actor.parameters"], atol=2e-4)
+    assert on_gpu["critics.steps"].tolist() == on_cpu["critics.steps"].tolist()
+
+
+class Synchronous(nn.Sequential):
+    """Waits for the device, which a recording cannot."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        inputs.sum().item()
+        return super().forward(inputs)
+
+
+@needs_cuda
+def test_what_cannot_be_recorded_runs_step_by_step():
+    def module() -> nn.Module:
+        return Synchronous(*convolutions())
+
+    learners = [TorchLearner(module(), module(), convolutional_state(3), device) for device in ("cpu", "cuda")]
+    for epoch in range(3):
+        for learner in learners:
+            learner.epoch(image_transitions(), *random_batches(epoch, 3, 16, n=60), Hyperparameters(fit_steps=2))
+    assert learners[1].replay.reason != ""
+    on_cpu, on_gpu = (learner.state_dict()["critics.parameters"] for learner in learners)
+    np.testing.assert_allclose(on_gpu, on_cpu, atol=2e-4)

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from bdpi.learner import LearnerState, Transitions
+from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.native import NativeLearner
-from bdpi.learner.torch import TorchLearner, flatten_parameters
+from bdpi.learner.torch import TorchLearner
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 

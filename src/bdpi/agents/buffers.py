@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from bdpi.agents.spaces import shift_to_zero
 from bdpi.learner import Transitions
-from bdpi.learner.interface import BoolArray, IntArray, Observations
+from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 
 
 def _map(function: Any, observations: Any) -> Any:
@@ -46,6 +46,8 @@ class _Transitions(_Base):
         self.discounts = np.zeros((self.buffer_size, self.n_envs), dtype=np.float32)
         self.masks: BoolArray | None = None
         self.next_masks: BoolArray | None = None
+        #: how many transitions were ever added, and to which contents: loading replaces them
+        self._added, self._contents = 0, object()
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Store one transition of each environment."""
@@ -57,6 +59,7 @@ class _Transitions(_Base):
         super().add(
             shift_to_zero(obs, space), shift_to_zero(next_obs, space), action - first_action, reward, done, infos
         )
+        self._added += self.n_envs
 
     def mask_last(self, masks: BoolArray, next_masks: BoolArray) -> None:
         """Say which actions were allowed before and after the step that was stored last, (n_envs, n_actions)."""
@@ -71,7 +74,7 @@ class _Transitions(_Base):
 
     def transitions(self) -> Transitions:
         """All transitions held, oldest position first, without copying."""
-        count = len(self)
+        count, capacity = len(self), self.buffer_size * self.n_envs
 
         def flat(array: NDArray[Any]) -> NDArray[Any]:
             return array.reshape(-1, *array.shape[2:])[:count]
@@ -84,6 +87,7 @@ class _Transitions(_Base):
             next_observations=_map(flat, self.next_observations),
             masks=None if self.masks is None else flat(self.masks),
             next_masks=None if self.next_masks is None else flat(self.next_masks),
+            ring=Ring(self._contents, capacity, self._added),
         )
 
     # -- files --------------------------------------------------------------------------------------------------
@@ -143,6 +147,7 @@ class _Transitions(_Base):
         for name, array in own.items():
             array[:rows] = loaded[name]
         self.pos, self.full = pos, bool(full)
+        self._added, self._contents = pos * self.n_envs, object()
 
 
 class TransitionBuffer(_Transitions, ReplayBuffer):

@@ -17,11 +17,12 @@ from bdpi.agents.buffers import gather
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.agents.spaces import NativeInputs
 from bdpi.learner import Learner, LearnerState, Transitions, native
+from bdpi.learner.functional import bind_parameters, flatten_parameters
 from bdpi.learner.interface import FloatArray, IntArray, Observations
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.rules import ActorRule
 from bdpi.learner.tabular import TabularLearner
-from bdpi.learner.torch import TorchLearner, bind_parameters, flatten_parameters
+from bdpi.learner.torch import TorchLearner
 
 LearnerChoice = Literal["auto", "native", "torch"]
 

@@ -25,11 +25,26 @@ Observations = NDArray[Any] | dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
+class Ring:
+    """Says that transitions lie in a ring, so that whoever keeps a copy needs to fetch only what is new.
+
+    :param memory: which ring; another object means other contents
+    :param capacity: how many transitions it can hold; the next one overwrites row ``added % capacity``
+    :param added: how many were ever added to it
+    """
+
+    memory: object
+    capacity: int
+    added: int
+
+
+@dataclass(frozen=True)
 class Transitions:
     """Experience, as arrays of one length. ``discounts`` is gamma, or 0 where the episode terminated.
 
     ``actions`` are the ones that were executed, counted from 0. ``masks`` and ``next_masks``, of shape (n, n_actions),
-    say which actions are allowed in the states and the next states; None allows all.
+    say which actions are allowed in the states and the next states; None allows all. ``ring`` is given by a replay
+    memory whose arrays these are.
     """
 
     observations: Observations
@@ -39,6 +54,7 @@ class Transitions:
     next_observations: Observations
     masks: BoolArray | None = None
     next_masks: BoolArray | None = None
+    ring: Ring | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,86 @@
+"""CUDA graphs: a whole epoch, thousands of small kernels, started by one call.
+
+On a GPU the kernels of small networks take less time than it takes to launch them. A graph records the launches once
+and replays them. It reads and writes the same addresses each time, so what changes from epoch to epoch is copied there
+first, and a new graph is recorded when shapes, rules or addresses are others than before.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+MOST_GRAPHS = 4  # kept at a time; each holds the memory of an epoch
+
+
+class Replay:
+    """Runs a function of tensors that changes state in place: the first time as it is, from then on as a graph.
+
+    :param function: takes tensors, then anything hashable that it depends on; returns a tensor. It must not look at
+        values on the device, nor replace the tensors that are its state.
+    """
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self._function = function
+        self._graphs: dict[Hashable, _Graph | None] = {}
+        #: why graphs are not used; empty while they are
+        self.reason = ""
+
+    def __call__(self, tensors: Any, *constants: Any, key: Hashable) -> Tensor:
+        """Call the function.
+
+        :param tensors: copied to fixed addresses
+        :param constants: recorded as they are; whoever changes them must change the ``key``
+        """
+        if self.reason:
+            return self._function(tensors, *constants)
+        try:
+            if key in self._graphs:
+                graph = self._graphs[key]
+                if graph is None:
+                    graph = self._graphs[key] = _Graph(self._function, tensors, *constants)
+                return graph.replay(tensors)
+        except (RuntimeError, NotImplementedError) as error:
+            # A failed recording has executed nothing. Go on without graphs.
+            self._graphs.clear()
+            self.reason = str(error).splitlines()[0]
+            warnings.warn(
+                f"an epoch cannot be recorded as a CUDA graph and runs step by step, several times slower: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            torch.cuda.synchronize()
+            return self._function(tensors, *constants)
+        while len(self._graphs) >= MOST_GRAPHS:
+            self._graphs.pop(next(iter(self._graphs)))
+        self._graphs[key] = None
+        return _aside(self._function, tensors, *constants)
+
+
+class _Graph:
+    def __init__(self, function: Callable[..., Tensor], tensors: Any, *constants: Any) -> None:
+        self._inputs = tree_map(torch.clone, tensors)
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._output = function(self._inputs, *constants)
+
+    def replay(self, tensors: Any) -> Tensor:
+        tree_map(lambda mine, given: mine.copy_(given), self._inputs, tensors)
+        self._graph.replay()
+        return self._output
+
+
+def _aside(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """On a stream of its own, as PyTorch asks of what is about to be recorded: libraries set themselves up there."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        result = function(*arguments)
+    torch.cuda.current_stream().wait_stream(stream)
+    return result
