@@ -29,8 +29,9 @@ lint: $(INSTALLED)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: $(INSTALLED) ## Speed of the native learner against a textbook PyTorch one
+bench: $(INSTALLED) ## Speed of the learners against a textbook PyTorch one, and what each agent costs per step
 	@$(BIN)/python benchmarks/speed.py
+	@$(BIN)/python benchmarks/agents.py
 
 figures: $(INSTALLED) ## The README's figure: four FrozenLake runs against the paper's curve
 	@$(BIN)/python benchmarks/frozenlake_figure.py

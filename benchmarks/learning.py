@@ -21,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "learning"
@@ -33,6 +34,7 @@ class Experiment:
 
     :param block: the episodes over which the mean return counts
     :param paper: environment and series in results/paper/figure_curves.csv to compare with
+    :param needs_gpu: without one it would take days
     """
 
     environment: str
@@ -41,6 +43,7 @@ class Experiment:
     block: tuple[int, int]
     paper: tuple[str, str] | None
     seeds: int = 4
+    needs_gpu: bool = False
 
     @property
     def name(self) -> str:
@@ -61,12 +64,15 @@ EXPERIMENTS = (
     Experiment("TableLong-v0", "abcdqn", 150, (125, 150), ("Table", "ABCDQN")),
     Experiment("Pendulum-v1", "bdpi", 100, (60, 100), ("Pendulum", "BDPI+binary")),
     Experiment("LunarLander-v3", "bdpi", 70, (50, 70), ("LunarLander", "BDPI")),
+    Experiment("TableSafe-v0", "bdpi", 60, (40, 60), None),
+    Experiment("Hallway-v0", "bdpi", 60, (40, 60), ("Hallway", "BDPI"), seeds=2, needs_gpu=True),
 )
 
 
-def run(experiment: Experiment, seed: int, deadline: float) -> str:
-    """Start or resume one run on one core; stops, resumable, at the deadline."""
-    os.environ["BDPI_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+def run(experiment: Experiment, seed: int, threads: int, deadline: float) -> str:
+    """Start or resume one run; stops, resumable, at the deadline."""
+    os.environ["BDPI_NUM_THREADS"] = str(threads)
+    os.environ["OMP_NUM_THREADS"] = "1"
     from bdpi.runs.plan import Plan
     from bdpi.runs.train import prepare, prepare_resumption
 
@@ -141,13 +147,18 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only experiments whose name contains this text")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop (resumably) after so many minutes")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
+    parser.add_argument("--threads", type=int, default=1, help="threads per run, which never change its result")
     arguments = parser.parse_args()
     chosen = [experiment for experiment in EXPERIMENTS if arguments.only in experiment.name]
+    if not torch.cuda.is_available():
+        for experiment in (experiment for experiment in chosen if experiment.needs_gpu):
+            print(f"{experiment.name} needs a GPU, and there is none: left out", flush=True)
+        chosen = [experiment for experiment in chosen if not experiment.needs_gpu]
     todo = [(e, seed) for e in chosen for seed in range(e.seeds) if not e.file(seed).exists()]
     deadline = time.time() + 60 * arguments.minutes
     print(f"{len(todo)} runs to do, {arguments.workers} at a time", flush=True)
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(run, experiment, seed, deadline) for experiment, seed in todo]):
+        for future in as_completed([pool.submit(run, *one, arguments.threads, deadline) for one in todo]):
             print(f"  {future.result()}", flush=True)
     (ROOT / "docs" / "learning.md").write_text(PAGE + table(list(EXPERIMENTS)) + "\n")
     print(table(chosen))

@@ -160,7 +160,7 @@ def test_cuda_equals_cpu(in_a_ring):
     learners = [TorchLearner(convolutions(), convolutions(), convolutional_state(3), d) for d in ("cpu", "cuda")]
     memory = object()
     for epoch in range(5):
-        batches, order = random_batches(epoch, 3, 16, n=60)
+        batches, order = random_batches(3, 3, 16, n=60, seed=epoch)
         rates = {"learning_rate": 1e-3 / (epoch + 1), "actor_learning_rate": 2e-3}
         given = replace(transitions, ring=Ring(memory, 60, 60 + epoch)) if in_a_ring else transitions
         given.rewards[(epoch - 1) % 60] += 1  # the row that the ring says is new
@@ -190,7 +190,9 @@ def test_what_cannot_be_recorded_runs_step_by_step():
     learners = [TorchLearner(module(), module(), convolutional_state(3), device) for device in ("cpu", "cuda")]
     for epoch in range(3):
         for learner in learners:
-            learner.epoch(image_transitions(), *random_batches(epoch, 3, 16, n=60), Hyperparameters(fit_steps=2))
+            learner.epoch(
+                image_transitions(), *random_batches(3, 3, 16, n=60, seed=epoch), Hyperparameters(fit_steps=2)
+            )
     assert learners[1].replay.reason != ""
     on_cpu, on_gpu = (learner.state_dict()["critics.parameters"] for learner in learners)
     np.testing.assert_allclose(on_gpu, on_cpu, atol=2e-4)

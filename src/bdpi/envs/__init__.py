@@ -18,15 +18,16 @@ def register() -> None:
     Calling it again changes nothing, so that both ``import bdpi`` and a ``gymnasium.envs`` entry point may do it.
     (The entry point has to be named ``__root__``: under any other name, Gymnasium puts that name before the ids.)
     """
-    for env_id, max_episode_steps in (("Table-v0", 200), ("TableLong-v0", 2000)):
+    table, supervised = "bdpi.envs.table:Table", "bdpi.envs.wrappers.table_backup:supervised_table"
+    for env_id, entry_point, steps in (
+        ("Table-v0", table, 200),
+        ("TableLong-v0", table, 2000),
+        ("TableSafe-v0", supervised, 2000),
+    ):
         # Gymnasium warns about an id that is registered twice.
         if env_id not in gym.registry:
-            gym.register(
-                env_id,
-                entry_point="bdpi.envs.table:Table",
-                max_episode_steps=max_episode_steps,
-                reward_threshold=90.0,  # nine episodes in ten dock, the tenth runs out of time
-            )
+            # nine episodes in ten dock, the tenth runs out of time
+            gym.register(env_id, entry_point=entry_point, max_episode_steps=steps, reward_threshold=90.0)
     if "Hallway-v0" not in gym.registry:  # the paper's BDPI ends at a return of 0.93
         gym.register("Hallway-v0", entry_point="bdpi.envs.hallway:Hallway", max_episode_steps=500, reward_threshold=0.9)
 

@@ -101,3 +101,8 @@ def with_matrix_products(module: nn.Module) -> nn.Module:
         if type(part) is nn.Conv2d and part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros":
             part.__class__ = MatrixConv2d
     return module
+
+
+def has_convolutions(module: nn.Module) -> bool:
+    """Whether any part of ``module`` is a two-dimensional convolution."""
+    return any(isinstance(part, nn.Conv2d) for part in module.modules())

@@ -8,6 +8,7 @@ uses its stored statistics.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,13 +60,14 @@ class NetworkStack:
     """Many networks of one kind, each with its own parameters (rows of a tensor) and its own inputs."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.network = FunctionalNetwork(with_matrix_products(module))
+        self.network = FunctionalNetwork(module)
+        self._mapped_network = FunctionalNetwork(with_matrix_products(module))
         #: whether values and gradients of a stack can be computed at once; not known before it was tried
         self.can_be_mapped: dict[str, bool] = {}
 
     def values(self, stacked: Tensor, inputs: Inputs) -> Tensor:
         """Outputs of a stack of networks (k, P), each for its own inputs (k, n, ...)."""
-        values: Tensor = self._map("values", self.network, self.network, stacked, inputs)
+        values: Tensor = self._map("values", self._mapped_network, self.network, stacked, inputs)
         return values
 
     def gradients(
@@ -76,21 +78,21 @@ class NetworkStack:
         :param target: from the outputs of one network and its slice of ``arguments`` to what they should be
         """
 
-        def loss(flat: Tensor, x: Inputs, *rest: Any) -> tuple[Tensor, Tensor]:
-            outputs = self.network(flat, x)
+        def loss(network: FunctionalNetwork, flat: Tensor, x: Inputs, *rest: Any) -> tuple[Tensor, Tensor]:
+            outputs = network(flat, x)
             return nn.functional.mse_loss(outputs, target(outputs.detach(), *rest)), outputs.detach()
 
         def single(flat: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-            gradient, _, outputs = gradient_of(loss, flat, *rest)
+            gradient, _, outputs = gradient_of(partial(loss, self.network), flat, *rest)
             return gradient, outputs
 
-        mapped = grad(loss, has_aux=True)
+        mapped = grad(partial(loss, self._mapped_network), has_aux=True)
         gradients, outputs = self._map("gradients", mapped, single, stacked, inputs, *arguments)
         return gradients, outputs
 
     def _map(self, kind: str, mapped: Callable[..., Any], single: Callable[..., Any], *stacked: Any) -> Any:
         """All slices along the first axis at once where the module allows it, else one after the other."""
-        if self.can_be_mapped.get(kind, True):
+        if len(stacked[0]) > 1 and self.can_be_mapped.get(kind, True):
             try:
                 result = vmap(mapped)(*stacked)
                 self.can_be_mapped[kind] = True
@@ -99,7 +101,8 @@ class NetworkStack:
                 if kind in self.can_be_mapped:
                     raise  # it has worked before: this is another problem
         slices = [single(*tree_map(lambda tensor: tensor[i], stacked)) for i in range(len(stacked[0]))]  # noqa: B023
-        self.can_be_mapped[kind] = False
+        if len(slices) > 1:
+            self.can_be_mapped[kind] = False
         return tree_map(lambda *tensors: torch.stack(tensors), *slices)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from bdpi.learner.convolutions import has_convolutions
 from bdpi.learner.functional import FunctionalNetwork, Inputs, NetworkStack, gradient_of
 from bdpi.learner.graphs import Replay
 from bdpi.learner.interface import (
@@ -33,6 +35,7 @@ from bdpi.learner.interface import (
 )
 from bdpi.learner.memory import DeviceMemory, TensorTransitions
 from bdpi.learner.rules import ActorRule
+from bdpi.learner.streams import Streams
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as PyTorch sets them
 
@@ -78,6 +81,16 @@ class AdamTensors:
         self.parameters -= step_size * self.first_moment / (self.second_moment.sqrt() / scale + EPSILON)
 
 
+@dataclass(frozen=True)
+class TrainedCritics:
+    """What some critics leave for the actor and the log."""
+
+    observations: Inputs  #: of their batches, (n_trained, batch_size, ...)
+    targets: Tensor  #: their last Q', (n_trained, batch_size, n_actions)
+    loss: Tensor
+    mean_q: Tensor
+
+
 class TorchLearner:
     """BDPI's learning epoch on PyTorch modules.
 
@@ -111,6 +124,8 @@ class TorchLearner:
         self._actor_network = None if actor is None else FunctionalNetwork(actor.to(self.device))
         self.actor = None if state.actor is None else AdamTensors(state.actor, self.device)
         self._memory = DeviceMemory(self.device, mirror=self.device.type != "cpu")
+        #: convolutional critics are trained apart on a GPU, side by side; all others as one stack
+        self._streams = Streams() if self.device.type == "cuda" and has_convolutions(critic) else None
         #: runs epochs as CUDA graphs; None on other devices
         self.replay = Replay(self._epoch) if self.device.type == "cuda" else None
 
@@ -135,30 +150,38 @@ class TorchLearner:
     def _epoch(self, inputs: list[Tensor], memory: TensorTransitions, hyperparameters: Hyperparameters) -> Tensor:
         """The epoch, as a function of tensors only; returns the three metrics."""
         batches, critics, rates = inputs
-        observations = self._batch(memory.observations, batches)
-        targets, q = self._train_critics(observations, memory, batches, critics, rates[0], hyperparameters)
-        actor_loss = targets.new_full((), float("nan"))
         rule = hyperparameters.actor_rule
-        if rule is not None:
-            masked = allowed(targets, None if memory.masks is None else memory.masks[batches])
-            losses = [
-                self._train_actor(rule, tree_map(lambda tensor: tensor[k], observations), y, rates[1], hyperparameters)  # noqa: B023
-                for k, y in enumerate(masked)
-            ]
-            actor_loss = torch.stack(losses).mean()
-        return torch.stack([nn.functional.mse_loss(q, targets), actor_loss, q.mean()])
+        if self._streams is None:
+            groups = iter([self._train_critics(memory, batches, critics, rates[0], hyperparameters)])
+        else:
+            singles = zip(torch.split(batches, 1), torch.split(critics, 1), strict=True)
+            groups = self._streams.run(
+                [partial(self._train_critics, memory, *single, rates[0], hyperparameters) for single in singles]
+            )
+        trained, losses = [], []
+        for group in groups:
+            trained.append(group)
+            for k, q in enumerate(group.targets if rule is not None else ()):
+                assert rule is not None
+                observations = tree_map(lambda tensor: tensor[k], group.observations)  # noqa: B023
+                losses.append(self._train_actor(rule, observations, q, rates[1], hyperparameters))
+        actor_loss = torch.stack(losses).mean() if losses else trained[0].loss.new_full((), float("nan"))
+        critic_loss, mean_q = (
+            torch.stack([getattr(group, name) for group in trained]).mean() for name in ("loss", "mean_q")
+        )
+        return torch.stack([critic_loss, actor_loss, mean_q])
 
     def _train_critics(
         self,
-        observations: Inputs,
         memory: TensorTransitions,
         batches: Tensor,
         critics: Tensor,
         learning_rate: Tensor,
         hyperparameters: Hyperparameters,
-    ) -> tuple[Tensor, Tensor]:
-        """All training iterations of all critics; returns the last Q', (n_trained, n, n_actions), and Q_A before it."""
+    ) -> TrainedCritics:
+        """All training iterations of some critics."""
         networks = self._critic_networks
+        observations = self._batch(memory.observations, batches)
         next_observations = self._batch(memory.next_observations, batches)
         next_masks = None if memory.next_masks is None else memory.next_masks[batches]
         prior = self._prior(critics, observations)
@@ -193,7 +216,10 @@ class TorchLearner:
         self.critics.put((critics, active), pair[0])
         self.critics.put((critics, 1 - active), pair[1])
         self.active[critics] = (active + hyperparameters.critic_iterations) % 2
-        return targets + prior, q + prior
+        masks = None if memory.masks is None else memory.masks[batches]
+        return TrainedCritics(
+            observations, allowed(targets + prior, masks), nn.functional.mse_loss(q, targets), (q + prior).mean()
+        )
 
     def _train_actor(
         self, rule: ActorRule, observations: Inputs, q: Tensor, learning_rate: Tensor, hyperparameters: Hyperparameters
@@ -254,6 +280,8 @@ class TorchLearner:
     def _batch(self, stored: Any, batches: Tensor) -> Inputs:
         """Preprocessed observations of the batches, (n_trained, batch_size, ...)."""
         chosen = self.preprocess(tree_map(lambda tensor: tensor[batches.reshape(-1)], stored))
+        if self._streams is not None:  # the layout that convolutions on a GPU work in
+            chosen = tree_map(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, chosen)
         return tree_map(lambda tensor: tensor.view(*batches.shape, *tensor.shape[1:]), chosen)
 
     # -- state --------------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
-from bdpi.envs.table import FORWARD, TURN_LEFT, TURN_RIGHT
+from bdpi.envs.table import FORWARD, TURN_LEFT, TURN_RIGHT, Table
+from bdpi.envs.wrappers.overrides import BackupPolicy
 
 # The observation is rounded to float32, by less than this.
 _ROUNDING = 1e-6
@@ -26,3 +28,8 @@ def table_backup(observation: Any, action: int, speed: float = 0.005) -> int:
         return action
     to_the_middle = math.atan2(0.5 - y, 0.5 - x)
     return TURN_LEFT if math.remainder(to_the_middle - heading, math.tau) > 0 else TURN_RIGHT
+
+
+def supervised_table(speed: float = 0.005, **kwargs: Any) -> BackupPolicy:
+    """``TableSafe-v0``: a Table whose robot is turned away from the edge. The arguments are those of Table."""
+    return BackupPolicy(Table(speed=speed, **kwargs), functools.partial(table_backup, speed=speed))
