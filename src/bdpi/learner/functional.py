@@ -21,6 +21,8 @@ from bdpi.learner.interface import FloatArray
 
 #: A tensor, or a dictionary of tensors: what a module's ``forward`` takes.
 Inputs = Any
+#: From a network's outputs to a number, and anything else that is worth keeping.
+Loss = Callable[[Tensor], tuple[Tensor, Any]]
 
 
 def flatten_parameters(module: nn.Module) -> FloatArray:
@@ -42,32 +44,57 @@ class FunctionalNetwork:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module.eval()
-        self.named = [(name, parameter.shape, parameter.numel()) for name, parameter in module.named_parameters()]
-        if not self.named:
+        named = list(module.named_parameters())
+        if not named:
             raise ValueError(f"a network without parameters cannot learn: {module}")
+        self._names = [name for name, _ in named]
+        self._shapes = [parameter.shape for _, parameter in named]
+        self._sizes = [parameter.numel() for _, parameter in named]
 
     def __call__(self, flat: Tensor, inputs: Inputs) -> Tensor:
         """Outputs (n, n_outputs) of one network, ``flat`` of shape (P,)."""
-        named, offset = {}, 0
-        for name, shape, size in self.named:
-            named[name] = flat[offset : offset + size].view(shape)
-            offset += size
-        output: Tensor = functional_call(self.module, named, (inputs,))
+        return self._call(self._parts(flat), inputs)
+
+    def _parts(self, flat: Tensor) -> tuple[Tensor, ...]:
+        parts = torch.split(flat, self._sizes)
+        return tuple(part.view(shape) for part, shape in zip(parts, self._shapes, strict=True))
+
+    def _call(self, parts: tuple[Tensor, ...], inputs: Inputs) -> Tensor:
+        output: Tensor = functional_call(self.module, dict(zip(self._names, parts, strict=True)), (inputs,))
         return output
+
+    def gradient(self, loss: Loss, flat: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Any]:
+        """d loss / d flat, the loss, and what it returns besides; by ordinary automatic differentiation."""
+        with torch.enable_grad():
+            # The parts are what is differentiated by: the gradient of a slice is as long as the whole.
+            parts = tuple(part.detach().requires_grad_() for part in self._parts(flat))
+            value, rest = loss(self._call(parts, inputs))
+            gradients = torch.autograd.grad(value, parts)
+        return torch.cat([gradient.reshape(-1) for gradient in gradients]), value.detach(), rest
+
+    def mapped_gradient(self, loss: Loss, flat: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Any]:
+        """The same in a way that ``vmap`` understands."""
+
+        def of_parts(parts: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, Any]]:
+            value, rest = loss(self._call(parts, inputs))
+            return value, (value, rest)
+
+        gradients, (value, rest) = grad(of_parts, has_aux=True)(self._parts(flat))
+        return torch.cat([gradient.reshape(-1) for gradient in gradients]), value, rest
 
 
 class NetworkStack:
     """Many networks of one kind, each with its own parameters (rows of a tensor) and its own inputs."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.network = FunctionalNetwork(module)
-        self._mapped_network = FunctionalNetwork(with_matrix_products(module))
+        self._network = FunctionalNetwork(module)
+        self._mapped = FunctionalNetwork(with_matrix_products(module))
         #: whether values and gradients of a stack can be computed at once; not known before it was tried
         self.can_be_mapped: dict[str, bool] = {}
 
     def values(self, stacked: Tensor, inputs: Inputs) -> Tensor:
         """Outputs of a stack of networks (k, P), each for its own inputs (k, n, ...)."""
-        values: Tensor = self._map("values", self._mapped_network, self.network, stacked, inputs)
+        values: Tensor = self._map("values", self._mapped, self._network, stacked, inputs)
         return values
 
     def gradients(
@@ -78,15 +105,17 @@ class NetworkStack:
         :param target: from the outputs of one network and its slice of ``arguments`` to what they should be
         """
 
-        def loss(network: FunctionalNetwork, flat: Tensor, x: Inputs, *rest: Any) -> tuple[Tensor, Tensor]:
-            outputs = network(flat, x)
-            return nn.functional.mse_loss(outputs, target(outputs.detach(), *rest)), outputs.detach()
+        def loss(arguments: tuple[Any, ...], outputs: Tensor) -> tuple[Tensor, Tensor]:
+            return nn.functional.mse_loss(outputs, target(outputs.detach(), *arguments)), outputs.detach()
 
-        def single(flat: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-            gradient, _, outputs = gradient_of(partial(loss, self.network), flat, *rest)
+        def mapped(flat: Tensor, x: Inputs, *arguments: Any) -> tuple[Tensor, Tensor]:
+            gradient, _, outputs = self._mapped.mapped_gradient(partial(loss, arguments), flat, x)
             return gradient, outputs
 
-        mapped = grad(partial(loss, self._mapped_network), has_aux=True)
+        def single(flat: Tensor, x: Inputs, *arguments: Any) -> tuple[Tensor, Tensor]:
+            gradient, _, outputs = self._network.gradient(partial(loss, arguments), flat, x)
+            return gradient, outputs
+
         gradients, outputs = self._map("gradients", mapped, single, stacked, inputs, *arguments)
         return gradients, outputs
 
@@ -104,12 +133,3 @@ class NetworkStack:
         if len(slices) > 1:
             self.can_be_mapped[kind] = False
         return tree_map(lambda *tensors: torch.stack(tensors), *slices)
-
-
-def gradient_of(loss: Callable[..., tuple[Tensor, Any]], flat: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Any]:
-    """d loss / d flat, the loss and what it returns besides, by ordinary automatic differentiation."""
-    with torch.enable_grad():
-        flat = flat.detach().requires_grad_()
-        value, rest = loss(flat, *arguments)
-        (gradient,) = torch.autograd.grad(value, flat)
-    return gradient, value.detach(), rest

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from bdpi.learner.convolutions import has_convolutions
-from bdpi.learner.functional import FunctionalNetwork, Inputs, NetworkStack, gradient_of
+from bdpi.learner.functional import FunctionalNetwork, Inputs, NetworkStack
 from bdpi.learner.graphs import Replay
 from bdpi.learner.interface import (
     EpochMetrics,
@@ -225,11 +225,11 @@ class TorchLearner:
         self, rule: ActorRule, observations: Inputs, q: Tensor, learning_rate: Tensor, hyperparameters: Hyperparameters
     ) -> Tensor:
         """Let the actor follow one critic; returns the loss before the fit."""
-        actor = self.actor
+        actor, network = self.actor, self._actor_network
         assert actor is not None
+        assert network is not None
 
-        def loss(flat: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor]:
-            scores = self._scores(flat, observations)
+        def loss(targets: Tensor | None, scores: Tensor) -> tuple[Tensor, Tensor]:
             policy = scores.softmax(dim=1)
             if targets is None:
                 targets = rule.targets(policy.detach(), q)
@@ -237,10 +237,10 @@ class TorchLearner:
                 return nn.functional.cross_entropy(scores, targets), targets
             return nn.functional.mse_loss(policy, targets), targets
 
-        gradient, before, targets = gradient_of(loss, actor.parameters, None)
+        gradient, before, targets = network.gradient(partial(loss, None), actor.parameters, observations)
         actor.step(gradient, learning_rate)
         for _ in range(hyperparameters.fit_steps - 1):
-            gradient, _, _ = gradient_of(loss, actor.parameters, targets)
+            gradient, _, _ = network.gradient(partial(loss, targets), actor.parameters, observations)
             actor.step(gradient, learning_rate)
         return before
 
