@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.envs.wrappers.retracing import CONTINUED
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 
 
@@ -25,6 +26,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
     action_space: spaces.Discrete
     #: of the states that the environments are in, (n_envs, n_actions); None: all actions are allowed
     _action_masks: BoolArray | None = None
+    #: steps and episodes that were collected since the agent learned last; not zero after a callback stopped training
+    _collected: tuple[int, int] = (0, 0)
 
     def collect_rollouts(
         self,
@@ -39,11 +42,12 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         """Act and remember until it is time to train.
 
         As in SB3, except that a transition is checked and stored *before* callbacks are asked: whatever they do, stop
-        the training or raise, it is not lost, and an agent they save holds it.
+        the training or raise, it is not lost, and an agent they save holds it. An agent that was stopped, or saved by a
+        callback, goes on where it was, that is, before it learned from its last steps.
         """
         self.policy.set_training_mode(False)
         callback.on_rollout_start()
-        steps = episodes = 0
+        steps, episodes = self._collected
         while should_collect_more_steps(train_freq, steps, episodes):
             actions, buffer_actions = self._sample_action(learning_starts, n_envs=env.num_envs)
             new_obs, rewards, dones, infos = env.step(actions)
@@ -51,6 +55,9 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                 self.check_step(new_obs, rewards, dones, infos)
             self.num_timesteps += env.num_envs
             steps += 1
+            episodes += int(np.sum(dones))
+            self._episode_num += int(np.sum(dones))
+            self._collected = (steps, episodes)
             self._update_info_buffer(infos, dones)
             self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
             self._remember_masks(env, dones, infos)
@@ -60,12 +67,10 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             callback.update_locals(locals())
             if not callback.on_step():
                 return RolloutReturn(steps * env.num_envs, episodes, continue_training=False)
-            for done in dones:
-                if done:
-                    episodes += 1
-                    self._episode_num += 1
-                    if log_interval is not None and self._episode_num % log_interval == 0:
-                        self.dump_logs()
+            ended = range(self._episode_num, self._episode_num - int(np.sum(dones)), -1)
+            if log_interval is not None and any(number % log_interval == 0 for number in ended):
+                self.dump_logs()
+        self._collected = (0, 0)
         callback.on_rollout_end()
         return RolloutReturn(steps * env.num_envs, episodes, continue_training=True)
 
@@ -76,8 +81,10 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         total_timesteps, callback = super()._setup_learn(*args, **kwargs)
         assert self.env is not None
         if self.num_timesteps == 0 or not continues:  # the environments were reset
-            self._action_masks = checks.masks_of(self.env.unwrapped.reset_infos, self.action_space, self.num_timesteps)
-            self._episodes_ended(np.arange(self.n_envs))
+            infos = self.env.unwrapped.reset_infos
+            self._action_masks = checks.masks_of(infos, self.action_space, self.num_timesteps)
+            new = [index for index, info in enumerate(infos) if not info.get(CONTINUED)]
+            self._episodes_ended(np.array(new, dtype=np.int64))
         try:
             for index in range(self.n_envs):
                 self.check_observation("first observation", _row(self._last_obs, index), index, self.num_timesteps)

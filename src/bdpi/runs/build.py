@@ -95,6 +95,13 @@ def wrapped(
     return result
 
 
+def retraceable(environment: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """A simulation that can be brought back to the middle of an episode; any other environment as it is."""
+    from bdpi.envs.wrappers.retracing import Retracing, is_simulation
+
+    return Retracing(environment) if is_simulation(environment) else environment
+
+
 def with_action_bits(plan: Plan, action_space: gym.Space[Any]) -> Plan:
     """The plan with Binary Action Search if the actions are continuous.
 

@@ -29,6 +29,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         partial.unlink(missing_ok=True)
 
 
+def staged(path: Path, number: int) -> Path:
+    """Where a file of checkpoint ``number`` waits until all that belong to it are written."""
+    return path.with_name(f".next-{number}-{path.name}")
+
+
 def default_path(environment: str, agent: str, seed: int, root: Path = Path("runs")) -> Path:
     """``runs/CartPole-v1/bdpi-seed0-20250131-235959``, with a number behind it when that one exists already."""
     name = f"{agent}-seed{seed}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -55,13 +60,38 @@ class RunFolder:
         self.test = path / "test.csv"
         self.agent = path / "agent.zip"
         self.replay = path / "replay.npz"
+        self.episode = path / "episode.json"
         self.curve = path / "curve.png"
         self.film = path / "policy.gif"
         self.error = path / "error.txt"
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (self.config, self.monitor, self.test, self.agent, self.replay, self.curve, self.film, self.error)
+        return (
+            self.config,
+            self.monitor,
+            self.test,
+            self.agent,
+            self.replay,
+            self.episode,
+            self.curve,
+            self.film,
+            self.error,
+        )
+
+    @property
+    def checkpoint(self) -> tuple[Path, ...]:
+        """The files that only make sense together."""
+        return (self.agent, self.replay, self.episode)
+
+    def settle(self, config: dict[str, Any]) -> None:
+        """Finish a checkpoint whose configuration was written, forget one whose was not: after a crash while saving."""
+        for path in self.checkpoint:
+            complete = staged(path, config.get("checkpoint", 0))
+            if complete.exists():
+                os.replace(complete, path)
+            for incomplete in self.path.glob(f".next-*-{path.name}"):
+                incomplete.unlink()
 
     def make(self) -> None:
         """Make the folder where it does not exist.

@@ -24,6 +24,7 @@ class Keeper(BaseCallback):
     :param monitor: of the environment.
     :param should_stop: asked after every step.
     :param checkpoint: saves the run.
+    :param began: called when the environment was reset, before the first step.
     :param test: plays a test episode after each training episode; it returns ``None`` where it was stopped, and is then
         played when training goes on. ``None``: no tests.
     """
@@ -34,15 +35,18 @@ class Keeper(BaseCallback):
         monitor: Monitor,
         should_stop: Callable[[], bool],
         checkpoint: Callable[[], object],
+        began: Callable[[], object],
         test: Callable[[], Episode | None] | None = None,
     ) -> None:
         super().__init__()
         self._progress, self._monitor, self._should_stop = progress, monitor, should_stop
-        self._checkpoint, self._test = checkpoint, test
-        self._earlier_steps = progress.steps - monitor.total_steps
+        self._checkpoint, self._began, self._test = checkpoint, began, test
         self._next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
 
     def _on_training_start(self) -> None:
+        self._began()
+        # Monitor has counted the steps that brought a simulation back to where it was.
+        self._earlier_steps = self._progress.steps - self._monitor.total_steps
         self._catch_up_with_tests()
 
     def _on_step(self) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import platform
 import time
 import traceback
@@ -19,6 +21,7 @@ from bdpi.runs.build import (
     load_agent,
     make_environment,
     policy_name,
+    retraceable,
     warnings_as_notes,
     with_action_bits,
     with_preset,
@@ -26,7 +29,7 @@ from bdpi.runs.build import (
 )
 from bdpi.runs.episodes import Episodes, Summary, read_monitor, trim_monitor
 from bdpi.runs.errors import RunError, named
-from bdpi.runs.folder import RunFolder, default_path, write_atomically
+from bdpi.runs.folder import RunFolder, default_path, staged, write_atomically
 from bdpi.runs.plan import Plan
 from bdpi.runs.progress import Observer, Progress, RunInfo
 from bdpi.runs.settings import settable
@@ -73,7 +76,7 @@ def prepare(
         if bare.spec is not None and ":" not in plan.environment:
             plan = replace(plan, environment=bare.spec.id)  # "CartPole" has become "CartPole-v1"
         plan = with_action_bits(with_preset(plan, note), bare.action_space)
-        environment = wrapped(bare, plan.action_bits, plan.off_policy_noise)
+        environment = retraceable(wrapped(bare, plan.action_bits, plan.off_policy_noise))
         if plan.action_bits is not None:
             note(announcement(plan, bare.action_space))
         folder = RunFolder(path or default_path(plan.environment, plan.agent, plan.seed))
@@ -106,7 +109,8 @@ def prepare_resumption(
 ) -> Session:
     """Load a run that was interrupted, failed, or is to become longer. Nothing is written yet.
 
-    The episode that was going on when the run stopped is given up: an environment cannot be saved.
+    A simulation is brought back to where it was, by repeating the episode that was going on, and the run goes on as if
+    it had never stopped. Elsewhere, that episode is given up: an environment cannot be saved.
 
     :param path: the folder.
     :param episodes: so many in all; the default is what the run was started with.
@@ -115,6 +119,7 @@ def prepare_resumption(
     """
     folder = RunFolder.open(path)
     config = folder.read_config()
+    folder.settle(config)
     plan = Plan.from_dict(config)
     if episodes is not None or steps is not None:
         plan = replace(plan, episodes=episodes, steps=steps)
@@ -122,16 +127,34 @@ def prepare_resumption(
     if progress.complete:
         raise RunError(_nothing_left(folder, progress))
     with warnings_as_notes(note):
-        environment = wrapped(make_environment(plan.environment), plan.action_bits, plan.off_policy_noise)
+        bare = make_environment(plan.environment)
+        environment = retraceable(wrapped(bare, plan.action_bits, plan.off_policy_noise))
         agent = load_agent(plan.agent, folder.agent, environment)
         try:
             agent.replay_buffer.load_npz(folder.replay)
         except Exception as error:  # missing, damaged, foreign: it can fail anywhere
             raise RunError(f"{folder.replay} cannot be loaded: {named(error)}") from None
         tester = _tester(plan, agent, folder)
+        progress.episode_steps = _continue_episode(folder, environment)
     resumed = [*config.get("resumed", ()), _circumstances(command)]
     config.update(plan.as_dict(), learner=agent.learner_name, resumed=resumed)
     return Session(folder, config, agent, environment, progress, tester)
+
+
+def _continue_episode(folder: RunFolder, environment: Any) -> int:
+    """Let the environment go on with the episode of a checkpoint; returns how many steps it had."""
+    from bdpi.envs.wrappers import Retracing
+
+    try:
+        trace = json.loads(folder.episode.read_text())
+        if trace is None or not isinstance(environment, Retracing):
+            return 0
+        environment.follow(trace)
+        return int(trace["steps"])
+    except FileNotFoundError:  # a run of an earlier version
+        return 0
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{folder.episode} is damaged: {named(error)}; without it, an episode is given up") from None
 
 
 def _tester(plan: Plan, agent: Agent, folder: RunFolder) -> Tester | None:
@@ -215,9 +238,13 @@ class Session:
         from stable_baselines3.common.env_util import unwrap_wrapper
         from stable_baselines3.common.monitor import Monitor
 
+        from bdpi.envs.wrappers import Retracing
+
         self.folder, self.config, self.agent, self.environment = folder, config, agent, environment
         self.progress, self.tester = progress, tester
         self._monitor: Any = unwrap_wrapper(environment, Monitor)
+        self._retracing: Any = unwrap_wrapper(environment, Retracing)
+        self._is_clean = True  # the environment is where the agent thinks it is
         self._traceback: str | None = None
 
     @property
@@ -238,7 +265,7 @@ class Session:
             self._open()
             observer.began(self.info, self.progress)
             try:
-                status, error = self._train(should_stop)
+                status, error = self._train(should_stop, observer)
                 observer.doing("saving")
                 unsaved = self._save(status)
                 if unsaved:
@@ -263,7 +290,7 @@ class Session:
         self.folder.write_config(self.config)
         self._attach_monitor()
 
-    def _train(self, should_stop: Callable[[], bool]) -> tuple[str, str | None]:
+    def _train(self, should_stop: Callable[[], bool], observer: Observer) -> tuple[str, str | None]:
         """:returns: the status, and the error in one line where there is one."""
         from bdpi.runs.keeper import Keeper
 
@@ -274,6 +301,7 @@ class Session:
             self._monitor,
             should_stop,
             checkpoint=lambda: self._save("running"),
+            began=lambda: self._check_continuation(observer),
             test=None if tester is None else lambda: tester.play(len(progress.tests), should_stop),
         )
         progress.begin()
@@ -284,12 +312,21 @@ class Session:
             if self.progress.complete:
                 status = "finished"
         except KeyboardInterrupt:  # for those who call this without signal handlers, in a notebook
-            pass
+            self._is_clean = False
         except Exception as error:
+            self._is_clean = False
             status, message = "failed", named(error)
             self._traceback = traceback.format_exc()
         self.progress.end()
         return status, message
+
+    def _check_continuation(self, observer: Observer) -> None:
+        """Whether the episode that was going on could be gone on with."""
+        if self._retracing is not None and self._retracing.followed is False:
+            observer.note(
+                "the environment did not come back to where it was: the episode that was going on is given up"
+            )
+            self.progress.episode_steps = 0
 
     def _attach_monitor(self) -> None:
         """Let Monitor write from now on: when it was made, it was not yet known that there would be a folder."""
@@ -313,26 +350,48 @@ class Session:
             finished=None if status == "running" else _now(),
             result=self.progress.summary.as_dict(),
         )
-        folder = self.folder
-        tasks: list[tuple[Path, Callable[[], object]]] = [
-            (folder.agent, lambda: write_atomically(folder.agent, self.agent.save)),
-            (folder.replay, lambda: write_atomically(folder.replay, self.agent.replay_buffer.save_npz)),
-        ]
-        if self._traceback is not None:
-            text = self._traceback
-            tasks.append((folder.error, lambda: folder.error.write_text(text, encoding="utf-8")))
-            # The last row may be of an episode that the agent refused.
-            tasks.append((folder.monitor, lambda: trim_monitor(folder.monitor, len(self.progress.episodes))))
-        tasks.append((folder.config, lambda: folder.write_config(self.config)))
-        problems = []
-        for path, task in tasks:
+        folder, problems = self.folder, []
+
+        def attempt(path: Path, task: Callable[[], object]) -> bool:
             try:
                 task()
+                return True
             except Exception as error:  # a full disk, most likely
                 problems.append(f"{path.name} could not be saved: {named(error)}")
                 if status != "running":
                     self.config.update(status="failed")  # the configuration is written last, and should know
+                return False
+
+        # A checkpoint is several files. All are written beside the old ones, then the configuration that belongs to
+        # them, then they take the place of the old ones: a crash at any moment leaves one that is complete.
+        contents: list[tuple[Path, Callable[[Path], object]]] = [
+            (folder.agent, self.agent.save),
+            (folder.replay, self.agent.replay_buffer.save_npz),
+            (folder.episode, lambda path: path.write_text(json.dumps(self._trace(status)))),
+        ]
+        number = self.config.get("checkpoint", 0) + 1
+        written = [
+            path
+            for path, write in contents
+            if attempt(path, lambda path=path, write=write: write_atomically(staged(path, number), write))  # type: ignore[misc]
+        ]
+        if status == "running" and len(written) < len(contents):
+            return "; ".join(problems)  # the old one stays
+        if self._traceback is not None:
+            text = self._traceback
+            attempt(folder.error, lambda: folder.error.write_text(text, encoding="utf-8"))
+            # The last row may be of an episode that the agent refused.
+            attempt(folder.monitor, lambda: trim_monitor(folder.monitor, len(self.progress.episodes)))
+        self.config.update(checkpoint=number)
+        if attempt(folder.config, lambda: folder.write_config(self.config)):
+            for path in written:
+                attempt(path, lambda path=path: os.replace(staged(path, number), path))  # type: ignore[misc]
         return "; ".join(problems) or None
+
+    def _trace(self, status: str) -> dict[str, Any] | None:
+        """How the episode that is going on came about; ``None`` where nobody could go on with it."""
+        exact = self._retracing is not None and status in ("running", "interrupted", "finished") and self._is_clean
+        return {"steps": self.progress.episode_steps, **self._retracing.trace()} if exact else None
 
     def _draw(self, observer: Observer, should_stop: Callable[[], bool], with_film: bool) -> None:
         """Draw what can be drawn. A picture that fails is a note, never a failed run."""

@@ -2,6 +2,7 @@
 
 from bdpi.envs.wrappers.binary_search import BinaryActionSearch
 from bdpi.envs.wrappers.overrides import ActionOverride, BackupPolicy, OffPolicyNoise
+from bdpi.envs.wrappers.retracing import Retracing
 from bdpi.envs.wrappers.table_backup import table_backup
 
-__all__ = ["ActionOverride", "BackupPolicy", "BinaryActionSearch", "OffPolicyNoise", "table_backup"]
+__all__ = ["ActionOverride", "BackupPolicy", "BinaryActionSearch", "OffPolicyNoise", "Retracing", "table_backup"]

@@ -1,0 +1,269 @@
+"""The figure in the paper's layout: one row per question, one column per environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdpi.report import style
+from bdpi.report.panels import Panel, Row
+from bdpi.report.statistics import learning_curve
+from bdpi.runs.folder import write_atomically
+from bdpi.runs.store import StoredRun
+
+_TEXT, _GRID, _AXIS = "#333333", "#e6e6e6", "#bbbbbb"
+_PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_HEIGHT = 3.4, 2.35, 0.55  # inches
+
+
+def draw_figure(rows: Sequence[Row], paths: Sequence[Path], title: str = "") -> None:
+    """Draw all rows into one picture; the suffix of each path (``.png``, ``.pdf``) decides how it is written.
+
+    Bands are 95 % bootstrap intervals of the mean over runs. The paper's curves are thin lines of the same colour.
+
+    :param rows: as :func:`bdpi.report.panels.rows_of` makes them; at least one.
+    :raises ValueError: when there is nothing to draw.
+    """
+    if not rows:
+        raise ValueError("there are no runs, so there is no figure to draw")
+    columns = [_columns(row, rows) for row in rows]
+    n_columns = max(len(row) for row in columns)
+    # One panel alone would be narrower than the legend above it.
+    width = max(_PANEL_WIDTH * n_columns, 2 * _PANEL_WIDTH)
+    figure = _new_figure(width, (_PANEL_HEIGHT + _LEGEND_HEIGHT) * len(rows) + (0.4 if title else 0.0))
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", color=_TEXT, fontsize=12, fontweight="bold")
+    for part, row, panels in zip(
+        figure.subfigures(len(rows), 1, squeeze=False, hspace=0.04)[:, 0], rows, columns, strict=True
+    ):
+        _draw_row(part, row, panels, n_columns)
+    figure.supxlabel(
+        "Lines: mean over runs of the smoothed return. Bands: 95 % bootstrap intervals of that mean.",
+        x=0.01,
+        ha="left",
+        color="#777777",
+        fontsize=8,
+    )
+    _save(figure, paths)
+
+
+def draw_entropy(runs: Sequence[StoredRun], paths: Sequence[Path], window: int | None = None) -> None:
+    """Draw the entropy of the policy per time-step, mean and deviation over runs, one panel per environment.
+
+    :param runs: those without entropies are left aside.
+    :param window: time-steps of the running average; ``None``: half a percent of them.
+    :raises ValueError: when no run has entropies.
+    """
+    panels = entropies_of(runs, window)
+    if not panels:
+        raise ValueError("no run has recorded the entropy of its policy, so there is no curve to draw")
+    figure = _new_figure(7.0, 2.9 * len(panels))
+    axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for each, panel in zip(axes, panels, strict=True):
+        colours = style.colours([curve.name for curve in panel.curves])
+        for curve in panel.curves:
+            colour = colours[curve.name][0]
+            each.fill_between(
+                curve.steps,
+                np.maximum(curve.mean - curve.deviation, 0.0),
+                curve.mean + curve.deviation,
+                color=colour,
+                alpha=0.2,
+                linewidth=0,
+            )
+            each.plot(curve.steps, curve.mean, color=colour, linewidth=1.6, label=f"{curve.name} ({curve.count} runs)")
+        _decorate(each, f"{style.environment_title(panel.environment)}: entropy of the policy")
+        each.set_xlabel(f"time-step (running average over {panel.window})", color=_TEXT, fontsize=9)
+        each.set_ylabel("bits", color=_TEXT, fontsize=9)
+        each.legend(frameon=False, fontsize=8.5, labelcolor=_TEXT, title="bands: standard deviation over runs")
+        each.get_legend().get_title().set(fontsize=8, color=_TEXT)
+        each.set_ylim(bottom=0.0)
+        each.set_xlim(0, max(int(curve.steps[-1]) for curve in panel.curves))
+    _save(figure, paths)
+
+
+@dataclass(frozen=True)
+class EntropyCurve:
+    """Entropy of the policy in bits, over the steps that the used runs share.
+
+    :param count: how many runs: ``"8"`` or ``"7 of 8"``.
+    """
+
+    name: str
+    steps: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    count: str
+
+
+@dataclass(frozen=True)
+class EntropyPanel:
+    """The entropies in one environment.
+
+    :param window: time-steps of the running average.
+    """
+
+    environment: str
+    curves: tuple[EntropyCurve, ...]
+    window: int
+
+
+def entropies_of(runs: Sequence[StoredRun], window: int | None = None, max_points: int = 2_000) -> list[EntropyPanel]:
+    """Mean and standard deviation over runs at every step, both as running averages over ``window`` steps."""
+    grouped: dict[str, dict[str, list[NDArray[np.float32]]]] = {}
+    for run in runs:
+        if run.entropies is not None:
+            series = grouped.setdefault(run.place.environment, {})
+            series.setdefault(run.place.series, []).append(run.entropies)
+    panels = []
+    for environment in style.ordered_environments(grouped):
+        series = {name: values for name, values in grouped[environment].items() if any(map(len, values))}
+        if not series:
+            continue
+        longest = max(len(each) for values in series.values() for each in values)
+        width = max(1, longest // 200) if window is None else window
+        curves = [_entropy_curve(name, series[name], width, max_points) for name in style.ordered_series(series)]
+        panels.append(EntropyPanel(environment, tuple(curves), width))
+    return panels
+
+
+def _entropy_curve(name: str, runs: list[NDArray[np.float32]], window: int, max_points: int) -> EntropyCurve:
+    # As for episodes: the largest rectangle of runs × steps.
+    lengths = sorted((len(run) for run in runs), reverse=True)
+    shared = max((n * length, n, length) for n, length in enumerate(lengths, start=1))[2]
+    used = np.array([run[:shared] for run in runs if len(run) >= shared], np.float64)
+    shown = np.unique(np.linspace(0, shared - 1, min(shared, max_points)).round().astype(np.int64))
+    mean = _running_average(used.mean(axis=0), window)[shown]
+    deviation = _running_average(used.std(axis=0), window)[shown]
+    count = str(len(runs)) if len(used) == len(runs) else f"{len(used)} of {len(runs)}"
+    return EntropyCurve(name, shown + 1, mean, deviation, count)
+
+
+def _running_average(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """Of the window around each value; at the ends, of what there is of it."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    centre = np.arange(len(values))
+    first = np.maximum(centre - (window - 1) // 2, 0)
+    last = np.minimum(centre + window // 2 + 1, len(values))
+    return (sums[last] - sums[first]) / (last - first)
+
+
+def _columns(row: Row, rows: Sequence[Row]) -> list[Panel | None]:
+    """The panels of a row, below those of the same environment in other rows, where they share any."""
+    panels = {panel.environment: panel for panel in row.panels}
+    neighbours = [other for other in rows if panels.keys() & {panel.environment for panel in other.panels}]
+    shared = style.ordered_environments({panel.environment for other in neighbours for panel in other.panels})
+    columns = [panels.get(environment) for environment in shared]
+    while columns and columns[-1] is None:
+        columns.pop()
+    return columns
+
+
+def _draw_row(part: Any, row: Row, panels: Sequence[Panel | None], n_columns: int) -> None:
+    colours = style.colours(row.series)
+    axes = part.subplots(1, n_columns, squeeze=False)[0]
+    drawn: dict[str, Any] = {}
+    any_paper = False
+    for column, each in enumerate(axes):
+        panel = panels[column] if column < len(panels) else None
+        if panel is None:
+            each.set_visible(False)
+            continue
+        any_paper = _draw_panel(each, panel, {name: pair[0] for name, pair in colours.items()}, drawn) or any_paper
+        if column == 0 or panels[column - 1] is None:
+            each.set_ylabel("return (smoothed)", color=_TEXT, fontsize=9)
+    handles = [drawn[name] for name in row.series if name in drawn]
+    if any_paper:
+        from matplotlib.lines import Line2D
+
+        handles.append(Line2D([], [], color="0.45", linewidth=0.8, label="thin: the paper"))
+    part.legend(
+        handles=handles,
+        loc="outside upper left",
+        ncols=max(1, len(handles)),
+        title=row.title,
+        alignment="left",
+        title_fontproperties={"weight": "bold", "size": 11},
+        fontsize=9,
+        labelcolor=_TEXT,
+        frameon=False,
+        handlelength=1.6,
+        columnspacing=1.4,
+        borderpad=0.1,
+    )
+
+
+def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str], drawn: dict[str, Any]) -> bool:
+    """:param drawn: gets one line per series, for the legend.
+
+    :return: whether the paper has curves for it.
+    """
+    curves = [(series, learning_curve(series)) for series in panel.series]
+    paper = [(series.name, curve) for series in panel.series if (curve := panel.paper(series.name))]
+    for name, curve in paper:
+        axes.plot(curve.episodes, curve.returns, color=colours[name], linewidth=0.8, alpha=0.75, zorder=2)
+    # The subject last, so that nothing covers it.
+    subject = style.subject([series.name for series in panel.series])
+    for series, ours in sorted(curves, key=lambda item: item[0].name == subject):
+        colour = colours[series.name]
+        axes.fill_between(ours.episodes, ours.low, ours.high, color=colour, alpha=0.18, linewidth=0, zorder=3)
+        # One episode is a dot, not a line of no length.
+        mark = "." if len(ours.episodes) == 1 else None
+        (line,) = axes.plot(
+            ours.episodes, ours.mean, color=colour, linewidth=1.7, marker=mark, zorder=4, label=series.name
+        )
+        drawn.setdefault(series.name, line)
+    _decorate(axes, style.environment_title(panel.environment))
+    counts = _counts_text(panel)
+    axes.set_title(counts, loc="right", fontsize=7.5, color="#777777", pad=4)
+    end = max(series.n_episodes for series in panel.series) or max((int(c.episodes[-1]) for _, c in paper), default=0)
+    axes.set_xlim(0, max(1, end))
+    axes.set_xlabel("episode", color=_TEXT, fontsize=9)
+    return bool(paper)
+
+
+def _counts_text(panel: Panel) -> str:
+    """``8 runs``, or ``4 to 8 runs`` where the series have different numbers of them."""
+    counts = sorted({len(series.used) for series in panel.series})
+    text = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{text} run" if counts == [1] else f"{text} runs"
+
+
+def _decorate(axes: Any, title: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_title(title, loc="left", color=_TEXT, fontsize=10, pad=4)
+    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=_TEXT, length=0, labelsize=8)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.margins(y=0.05)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(_AXIS)
+
+
+def _new_figure(width: float, height: float) -> Any:
+    # The object interface: pyplot would keep global state and may open windows.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Any, paths: Sequence[Path]) -> None:
+    for path in paths:
+        # Without a date, the same runs give the same bytes.
+        metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
+
+        def save(partial: Path, metadata: dict[str, None] | None = metadata) -> None:
+            figure.savefig(partial, metadata=metadata)
+
+        write_atomically(path, save)

@@ -1,0 +1,241 @@
+"""The numbers of a report as tables: built once, written as Markdown and as HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from bdpi.report import statistics, style
+from bdpi.report.paper import PaperCurve, thresholds_of
+from bdpi.report.panels import Panel, Row, Series
+from bdpi.report.statistics import Estimate
+from bdpi.runs.text import number
+
+NONE = "–"
+SCORES = (("all episodes", 1.0), ("last 10 %", 0.1))
+_PAPER_EVERY = 8  # episodes from one point of the paper's curves to the next
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text, cell by cell.
+
+    :param title: what it shows.
+    :param columns: their names.
+    :param n_texts: so many columns from the left are words; those after them are numbers.
+    :param rows: the cells.
+    :param note: how to read it.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    n_texts: int
+    rows: tuple[tuple[str, ...], ...]
+    note: str
+
+
+def tables_of(row: Row) -> list[Table]:
+    """The tables of one row of panels; those that would be empty are left out."""
+    return [table for table in (_returns(row), _thresholds(row), _improvement(row), _every_pair(row)) if table.rows]
+
+
+def unfinished(rows: Sequence[Row]) -> Table:
+    """Every run that is not finished, and whether it counts."""
+    lines = tuple(
+        (
+            row.title,
+            panel.environment,
+            series.name,
+            run.status,
+            "yes" if any(run is used for used in series.used) else "no",
+            str(run.place.seed),
+            str(len(run.shown_returns)),
+        )
+        for row in rows
+        for panel, series in _series(row)
+        for run in series.runs
+        if run.status != "finished"
+    )
+    return Table(
+        "Runs that are not finished",
+        ("row", "environment", "series", "status", "counted", "seed", "episodes"),
+        5,
+        lines,
+        "The numbers of a series come from as large a rectangle of runs × episodes as it has. "
+        "Runs too short for it are not counted.",
+    )
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """``0.54 [0.40, 0.67]``; without the interval where there are too few runs for one."""
+    if math.isnan(estimate.value):
+        return NONE
+    if math.isnan(estimate.low):
+        return number(estimate.value)
+    return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
+
+
+def markdown(table: Table) -> str:
+    """The table in GitHub's Markdown, with its title and note."""
+    rule = [":---" if column < table.n_texts else "---:" for column in range(len(table.columns))]
+    lines = [table.columns, rule, *table.rows]
+    text = "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+    return f"### {_cell(table.title)}\n\n{text}\n\n{table.note}\n"
+
+
+def _cell(text: str) -> str:
+    """What would break the table or become markup is written so that it does not."""
+    for special in "\\`*_<>|[]":
+        if special in "[]" and "](" not in text:
+            continue  # intervals stay readable
+        text = text.replace(special, f"\\{special}")
+    return " ".join(text.split())
+
+
+def _series(row: Row) -> Iterator[tuple[Panel, Series]]:
+    for panel in row.panels:
+        for series in panel.series:
+            yield panel, series
+
+
+def _returns(row: Row) -> Table:
+    lines = []
+    for panel, series in _series(row):
+        cells = [panel.environment, series.name, series.count, str(series.n_episodes)]
+        for _, last in SCORES:
+            values = statistics.scores(series, last)
+            paper = _paper_score(panel.paper(series.name), series.n_episodes, last)
+            cells += [estimate_text(statistics.mean(values)), estimate_text(statistics.iqm([values])), paper]
+        lines.append(tuple(cells))
+    columns = [f"{kind}, {score}" for score, _ in SCORES for kind in ("mean", "IQM", "the paper's mean")]
+    return Table(
+        "Returns",
+        ("environment", "series", "runs", "episodes", *columns),
+        2,
+        tuple(lines),
+        "Brackets hold 95 % intervals over runs: Student's for means, a bootstrap's for interquartile means (IQM, which "
+        "leave the best and the worst quarter of the runs out). The paper's means are those of its curves over the same "
+        "episodes; where a curve of the paper does not cover these, its range is given.",
+    )
+
+
+def _paper_score(curve: PaperCurve | None, n_episodes: int, last: float) -> str:
+    if curve is None or not n_episodes:
+        return NONE
+    first = n_episodes - statistics.last_episodes(n_episodes, last)
+    end = n_episodes - 1
+    value = curve.mean(first, end)
+    if math.isnan(value):
+        return NONE
+    from_, to = max(first, curve.episodes[0]), min(end, curve.episodes[-1])
+    whole = from_ - first <= _PAPER_EVERY and end - to <= _PAPER_EVERY
+    return number(value) if whole else f"{number(value)} ({from_:.0f} to {to:.0f})"
+
+
+def _thresholds(row: Row) -> Table:
+    lines = []
+    for panel, series in _series(row):
+        for threshold in thresholds_of(panel.environment):
+            curve = panel.paper(series.name)
+            reached, median = statistics.median_episode(series, threshold)
+            average = series.smoothed.mean(axis=0) if len(series.used) else np.zeros(0)
+            lines.append(
+                (
+                    panel.environment,
+                    series.name,
+                    number(threshold),
+                    series.count,
+                    str(series.n_episodes),
+                    _episode(statistics.first_at_least(average, threshold)),
+                    NONE if curve is None else _episode(_paper_reaches(curve, threshold)),
+                    f"{reached} of {len(series.used)}",
+                    _episode(median),
+                )
+            )
+    return Table(
+        "Episodes to a threshold",
+        (
+            *("environment", "series", "threshold", "runs", "episodes", "mean curve", "the paper's mean curve"),
+            *("runs that reach it", "median run"),
+        ),
+        2,
+        tuple(lines),
+        "First episode at which the smoothed return reaches the threshold: of the mean over runs, as the paper's curves "
+        "are, and of each run. The first nine episodes, of which the smoothing has too few, do not count.",
+    )
+
+
+def _paper_reaches(curve: PaperCurve, threshold: float) -> int | None:
+    every = np.arange(np.ceil(curve.episodes[0]), curve.episodes[-1] + 0.5)
+    reached = statistics.first_at_least(np.interp(every, curve.episodes, curve.returns), threshold)
+    return None if reached is None else int(every[reached - 1])
+
+
+def _episode(episode: int | None) -> str:
+    return "never" if episode is None else str(episode)
+
+
+def _improvement(row: Row) -> Table:
+    """The subject of the row against every other series."""
+    names = row.series
+    subject = style.subject(names)
+    lines = []
+    for other in (name for name in names if name != subject):
+        compared = [_compared(panel, subject, other) for panel in row.panels]
+        groups = [(panel.environment, [pair]) for panel, pair in zip(row.panels, compared, strict=True) if pair]
+        if len(groups) > 1:
+            groups.append(("all of these", [pair for _, pairs in groups for pair in pairs]))
+        for environment, pairs in groups:
+            cells = [environment, f"{subject} over {other}", _counts(pairs), str(min(pair[2] for pair in pairs))]
+            lines.append((*cells, *(estimate_text(_chance(pairs, last)) for _, last in SCORES)))
+    return Table(
+        "Probability of improvement",
+        ("environment", "comparison", "runs", "episodes", *(score for score, _ in SCORES)),
+        2,
+        tuple(lines),
+        "Probability that a run of the first series has a higher mean return than one of the second, over the episodes "
+        "that both have; 95 % intervals from a bootstrap that is stratified by environment.",
+    )
+
+
+def _every_pair(row: Row) -> Table:
+    """Every series against every other, over all environments."""
+    names = [name for name in row.series if any(s.used for _, s in _series(row) if s.name == name)]
+    cells: dict[tuple[str, str], str] = {}
+    for first, second in combinations(names, 2):
+        pairs = [pair for panel in row.panels if (pair := _compared(panel, first, second))]
+        chance = _chance(pairs, 1.0)
+        cells[first, second] = estimate_text(chance)
+        cells[second, first] = estimate_text(Estimate(1 - chance.value, 1 - chance.high, 1 - chance.low, chance.runs))
+    lines = tuple((name, *(cells.get((name, other), "") for other in names)) for name in names)
+    return Table(
+        "Probability of improvement, every pair",
+        ("over all episodes", *(f"over {name}" for name in names)),
+        1,
+        lines if len(names) > 2 else (),  # of two, the table above says it all
+        "Probability that a run of the series on the left has a higher mean return than one of the series above, "
+        "averaged over the environments that both have.",
+    )
+
+
+def _compared(panel: Panel, first: str, second: str) -> tuple[Series, Series, int] | None:
+    """Two series of a panel and how many episodes they share; ``None`` if one has nothing to compare."""
+    found = {series.name: series for series in panel.series if series.used}
+    if first not in found or second not in found:
+        return None
+    x, y = found[first], found[second]
+    return x, y, min(x.n_episodes, y.n_episodes)
+
+
+def _chance(pairs: Sequence[tuple[Series, Series, int]], last: float) -> Estimate:
+    return statistics.improvement(
+        [(statistics.scores(x, last, shared), statistics.scores(y, last, shared)) for x, y, shared in pairs]
+    )
+
+
+def _counts(pairs: Sequence[tuple[Series, Series, int]]) -> str:
+    return f"{sum(len(x.used) for x, _, _ in pairs)} and {sum(len(y.used) for _, y, _ in pairs)}"

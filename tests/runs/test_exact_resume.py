@@ -1,0 +1,181 @@
+"""A run that was stopped or killed, and resumed, has the same episodes as one that was not."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from bdpi.agents import AGENTS
+from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise, Retracing
+from bdpi.runs import keeper
+from bdpi.runs.episodes import read_monitor
+from bdpi.runs.plan import Plan
+from bdpi.runs.train import prepare, prepare_resumption
+
+SMALL = {"n_critics": 3, "critic_iterations": 2, "fit_steps": 2, "batch_size": 32, "buffer_size": 150}
+
+
+def plan_of(environment: str = "FrozenLake-v1", **others: Any) -> Plan:
+    others = {"episodes": 40, "seed": 3, "hyperparameters": SMALL, **others}
+    return Plan(environment, **others)
+
+
+def result_of(path: Path) -> tuple[Any, ...]:
+    folder = prepare_resumption(path, episodes=10_000).folder  # only to load the agent, nothing is written
+    agent = AGENTS[folder.read_config()["agent"]].load(folder.agent)
+    episodes = read_monitor(folder.monitor)
+    tests = read_monitor(folder.test).returns if folder.test.exists() else None
+    steps = folder.read_config()["result"]["steps"]
+    learned = {name: array.tobytes() for name, array in agent.agent_learner.learner.state_dict().items()}
+    return episodes.returns, episodes.lengths, tests, steps, agent.num_timesteps, learned
+
+
+def uninterrupted(plan: Plan, path: Path) -> tuple[Any, ...]:
+    assert prepare(plan, path).run().status == "finished"
+    return result_of(path)
+
+
+def interrupted(plan: Plan, path: Path, seed: int) -> tuple[Any, ...]:
+    """Stopped at random steps, again and again."""
+    rng = np.random.default_rng(seed)
+    status, sessions = "new", 0
+    while status != "finished":
+        left = int(rng.integers(1, 120))
+
+        def out_of_time() -> bool:
+            nonlocal left
+            left -= 1
+            return left <= 0
+
+        session = prepare(plan, path) if status == "new" else prepare_resumption(path)
+        status = session.run(should_stop=out_of_time).status
+        sessions += 1
+    assert sessions > 3
+    return result_of(path)
+
+
+PLANS = {
+    **{agent: plan_of(agent=agent) for agent in AGENTS},
+    "continuous actions": plan_of("Pendulum-v1", episodes=2, action_bits=2),
+    "noise": plan_of(agent="abcdqn", off_policy_noise=0.2),
+    "Box2D": plan_of("LunarLander-v3", episodes=4, policy_kwargs={"net_arch": [8]}),
+    "several steps per epoch": plan_of(hyperparameters={**SMALL, "train_freq": 4}),
+    "an epoch per episode": plan_of("CartPole-v1", hyperparameters={**SMALL, "train_freq": (1, "episode")}),
+}
+
+
+@pytest.mark.parametrize("what", PLANS)
+def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path: Path, what: str) -> None:
+    whole = uninterrupted(PLANS[what], tmp_path / "whole")
+    assert interrupted(PLANS[what], tmp_path / "parts", seed=0) == whole
+
+
+def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the files of a checkpoint, too: ``os.replace`` is what puts each in its place."""
+    whole = uninterrupted(plan_of(agent="abcdqn"), tmp_path / "whole")
+    monkeypatch.setattr(keeper, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(keeper, "_CHECKPOINT_SHARE", 1e9)  # after every step
+    rng = np.random.default_rng(1)
+    path = tmp_path / "killed"
+    from bdpi.runs import folder, train
+
+    original, kills, left = train.os.replace, 0, 0
+
+    def replace_or_die(*paths: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise SystemExit
+        original(*paths)
+
+    class Os:
+        """The module, with another ``replace``."""
+
+        replace = staticmethod(replace_or_die)
+
+        def __getattr__(self, name: str) -> Any:
+            import os
+
+            return getattr(os, name)
+
+    monkeypatch.setattr(train, "os", Os())
+    monkeypatch.setattr(folder, "os", Os())
+    done = 0
+    while done < 40:
+        left = int(rng.integers(8, 200))
+        try:
+            session = prepare_resumption(path) if path.exists() else prepare(plan_of(agent="abcdqn"), path)
+            session.run()
+        except SystemExit:
+            kills += 1
+        left = 0
+        done = json.loads((path / "config.json").read_text())["result"]["episodes"]
+    assert kills > 5
+    assert result_of(path) == whole
+
+
+class Clock(gym.Env[Any, Any]):
+    """Depends on more than its actions, as the world does."""
+
+    observation_space = gym.spaces.Box(-1, 1e9, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    retraceable = True
+    ticks = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._observe(), 1.0, False, False, {}
+
+    def _observe(self) -> Any:
+        Clock.ticks += 1
+        return np.array([Clock.ticks], np.float32)
+
+
+def test_an_environment_that_cannot_be_repeated_begins_a_new_episode() -> None:
+    env = Retracing(Clock())
+    env.reset(seed=0)
+    env.step(0)
+    other = Retracing(Clock())
+    other.follow(env.trace())
+    before = Clock.ticks
+    observation, info = other.reset(seed=5)
+    assert other.followed is False
+    assert "continued_episode" not in info
+    assert observation == before + 3  # two of them were the attempt
+    assert other.trace()["actions"] == []
+
+
+def test_all_generators_of_all_layers_come_back() -> None:
+    def make() -> Retracing:
+        return Retracing(OffPolicyNoise(BinaryActionSearch(gym.make("Pendulum-v1"), bits=3), 0.5))
+
+    env = make()
+    env.reset(seed=4)
+    env.reset()
+    for _ in range(7):
+        env.step(1)
+    trace = json.loads(json.dumps(env.trace()))
+    other = make()
+    other.follow(trace)
+    other.reset(seed=99)  # the seed is that of another episode
+    assert other.followed
+    for _ in range(20):
+        np.testing.assert_array_equal(env.step(0)[0], other.step(0)[0])
+    np.testing.assert_array_equal(env.reset()[0], other.reset()[0])
+
+
+def test_a_real_robot_is_never_moved_just_to_come_back(tmp_path: Path) -> None:
+    plan = replace(plan_of("odd_worlds:Counting-v0", episodes=20))
+    session = prepare(plan, tmp_path)
+    assert not isinstance(session.environment, Retracing)
+    asked = iter(range(7))
+    assert session.run(should_stop=lambda: next(asked, None) is None).status == "interrupted"
+    assert json.loads((tmp_path / "episode.json").read_text()) is None
+    assert prepare_resumption(tmp_path).run().status == "finished"
