@@ -34,7 +34,7 @@ from bdpi.agents.learners import AgentLearner, LearnerChoice, network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.learner import Hyperparameters
-from bdpi.learner.interface import BoolArray, IntArray
+from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 from bdpi.learner.rules import ActorRule
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
@@ -159,6 +159,8 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         self._generator: np.random.Generator | None = None
         #: the policy's, which draws stochastic predictions; here, because it is saved too
         self._predict_generator: np.random.Generator | None = None
+        #: probabilities that the last training actions were drawn by; None for agents without an actor
+        self.acted_by: FloatArray | None = None
         #: entropy and the like, as they were last computed
         self._diagnostics: dict[str, float] = {}
         if _init_setup_model:
@@ -328,7 +330,8 @@ class EnsembleAlgorithm(CollectingAlgorithm):
     def _pick_actions(self, observations: Any, masks: BoolArray | None) -> IntArray:
         """One zero-based action per environment: drawn from the actor, with the agent's own generator."""
         assert self._generator is not None
-        return draw(mask_probabilities(self.policy.probabilities(observations), masks), self._generator)
+        self.acted_by = mask_probabilities(self.policy.probabilities(observations), masks)
+        return draw(self.acted_by, self._generator)
 
     def predict(
         self,
@@ -377,7 +380,7 @@ class EnsembleAlgorithm(CollectingAlgorithm):
     # -- files --------------------------------------------------------------------------------------------------
 
     def _excluded_save_params(self) -> list[str]:
-        derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
+        derived = ["acted_by", "agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
         return [*super()._excluded_save_params(), *derived, "_device_is_free"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:

@@ -109,6 +109,8 @@ class ACKTR(A2C):
         for rollout in self.rollout_buffer.get(batch_size=None):
             self._update_fisher(rollout.observations)
         super().train()
+        # The last distribution holds on to the graph of its gradients, with which policies could not be copied.
+        self.policy.action_dist.distribution = None  # type: ignore[assignment]
 
     def _update_fisher(self, observations: Any) -> None:
         """The Fisher matrix of actions and values together, of which values are taken for the mean of a Gaussian."""

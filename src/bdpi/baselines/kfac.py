@@ -186,7 +186,7 @@ class KFAC(torch.optim.Optimizer):
                 loss = closure()
         moves = [(group, *move) for group in self.param_groups for move in self._moves(group)]
         # A direction d = F^-1 g changes the distribution by a KL divergence of lr^2/2 d.F d = lr^2/2 d.g
-        divergence = sum(group["lr"] ** 2 / 2 * float(torch.sum(d * g)) for group, _, g, d in moves)
+        divergence = float(sum(group["lr"] ** 2 / 2 * torch.sum(d * g) for group, _, g, d in moves))
         for group, parameter, _, direction in moves:
             scale = min(1.0, math.sqrt(group["kl_clip"] / divergence)) if divergence > 0 else 1.0
             velocity = self.state[parameter].setdefault("velocity", torch.zeros_like(parameter))
@@ -230,5 +230,8 @@ def precondition(
 
 
 def _decompose(factor: Tensor) -> tuple[Tensor, Tensor]:
-    values, vectors = torch.linalg.eigh(factor)
+    try:
+        values, vectors = torch.linalg.eigh(factor)
+    except torch.linalg.LinAlgError:  # single precision does not always converge
+        values, vectors = (part.to(factor.dtype) for part in torch.linalg.eigh(factor.double()))
     return values.clamp(min=0.0), vectors  # below zero only by rounding

@@ -5,6 +5,7 @@
 | ``paper`` | the curves of the paper's figures, as numbers |
 | ``panels`` | runs become series, panels and rows of a figure |
 | ``statistics`` | estimates with intervals, from few runs |
+| ``entropy`` | the entropy of policies while they are learned |
 | ``tables`` | the numbers, for Markdown and for HTML |
 | ``style`` | colours and order of the series |
 | ``figure`` | the figure in the paper's layout, as PNG and PDF |

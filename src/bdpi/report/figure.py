@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bdpi.report import style
+from bdpi.report.entropy import entropies_of
 from bdpi.report.panels import Panel, Row
 from bdpi.report.statistics import learning_curve
 from bdpi.runs.folder import write_atomically
@@ -51,14 +48,13 @@ def draw_figure(rows: Sequence[Row], paths: Sequence[Path], title: str = "") -> 
     _save(figure, paths)
 
 
-def draw_entropy(runs: Sequence[StoredRun], paths: Sequence[Path], window: int | None = None) -> None:
-    """Draw the entropy of the policy per time-step, mean and deviation over runs, one panel per environment.
+def draw_entropy(runs: Sequence[StoredRun], paths: Sequence[Path]) -> None:
+    """Draw the entropy of the policy per time-step: running averages of the mean and of the deviation over runs.
 
     :param runs: those without entropies are left aside.
-    :param window: time-steps of the running average; ``None``: half a percent of them.
     :raises ValueError: when no run has entropies.
     """
-    panels = entropies_of(runs, window)
+    panels = entropies_of(runs)
     if not panels:
         raise ValueError("no run has recorded the entropy of its policy, so there is no curve to draw")
     figure = _new_figure(7.0, 2.9 * len(panels))
@@ -67,89 +63,16 @@ def draw_entropy(runs: Sequence[StoredRun], paths: Sequence[Path], window: int |
         colours = style.colours([curve.name for curve in panel.curves])
         for curve in panel.curves:
             colour = colours[curve.name][0]
-            each.fill_between(
-                curve.steps,
-                np.maximum(curve.mean - curve.deviation, 0.0),
-                curve.mean + curve.deviation,
-                color=colour,
-                alpha=0.2,
-                linewidth=0,
-            )
+            each.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
             each.plot(curve.steps, curve.mean, color=colour, linewidth=1.6, label=f"{curve.name} ({curve.count} runs)")
-        _decorate(each, f"{style.environment_title(panel.environment)}: entropy of the policy")
+        _decorate(each, panel.title)
         each.set_xlabel(f"time-step (running average over {panel.window})", color=_TEXT, fontsize=9)
-        each.set_ylabel("bits", color=_TEXT, fontsize=9)
+        each.set_ylabel("entropy of the policy, bits", color=_TEXT, fontsize=9)
         each.legend(frameon=False, fontsize=8.5, labelcolor=_TEXT, title="bands: standard deviation over runs")
         each.get_legend().get_title().set(fontsize=8, color=_TEXT)
         each.set_ylim(bottom=0.0)
         each.set_xlim(0, max(int(curve.steps[-1]) for curve in panel.curves))
     _save(figure, paths)
-
-
-@dataclass(frozen=True)
-class EntropyCurve:
-    """Entropy of the policy in bits, over the steps that the used runs share.
-
-    :param count: how many runs: ``"8"`` or ``"7 of 8"``.
-    """
-
-    name: str
-    steps: NDArray[np.int64]
-    mean: NDArray[np.float64]
-    deviation: NDArray[np.float64]
-    count: str
-
-
-@dataclass(frozen=True)
-class EntropyPanel:
-    """The entropies in one environment.
-
-    :param window: time-steps of the running average.
-    """
-
-    environment: str
-    curves: tuple[EntropyCurve, ...]
-    window: int
-
-
-def entropies_of(runs: Sequence[StoredRun], window: int | None = None, max_points: int = 2_000) -> list[EntropyPanel]:
-    """Mean and standard deviation over runs at every step, both as running averages over ``window`` steps."""
-    grouped: dict[str, dict[str, list[NDArray[np.float32]]]] = {}
-    for run in runs:
-        if run.entropies is not None:
-            series = grouped.setdefault(run.place.environment, {})
-            series.setdefault(run.place.series, []).append(run.entropies)
-    panels = []
-    for environment in style.ordered_environments(grouped):
-        series = {name: values for name, values in grouped[environment].items() if any(map(len, values))}
-        if not series:
-            continue
-        longest = max(len(each) for values in series.values() for each in values)
-        width = max(1, longest // 200) if window is None else window
-        curves = [_entropy_curve(name, series[name], width, max_points) for name in style.ordered_series(series)]
-        panels.append(EntropyPanel(environment, tuple(curves), width))
-    return panels
-
-
-def _entropy_curve(name: str, runs: list[NDArray[np.float32]], window: int, max_points: int) -> EntropyCurve:
-    # As for episodes: the largest rectangle of runs × steps.
-    lengths = sorted((len(run) for run in runs), reverse=True)
-    shared = max((n * length, n, length) for n, length in enumerate(lengths, start=1))[2]
-    used = np.array([run[:shared] for run in runs if len(run) >= shared], np.float64)
-    shown = np.unique(np.linspace(0, shared - 1, min(shared, max_points)).round().astype(np.int64))
-    mean = _running_average(used.mean(axis=0), window)[shown]
-    deviation = _running_average(used.std(axis=0), window)[shown]
-    count = str(len(runs)) if len(used) == len(runs) else f"{len(used)} of {len(runs)}"
-    return EntropyCurve(name, shown + 1, mean, deviation, count)
-
-
-def _running_average(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Of the window around each value; at the ends, of what there is of it."""
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    centre = np.arange(len(values))
-    first = np.maximum(centre - (window - 1) // 2, 0)
-    last = np.minimum(centre + window // 2 + 1, len(values))
-    return (sums[last] - sums[first]) / (last - first)
 
 
 def _columns(row: Row, rows: Sequence[Row]) -> list[Panel | None]:
@@ -253,7 +176,7 @@ def _new_figure(width: float, height: float) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(width, height), dpi=130, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 

@@ -70,7 +70,7 @@
       this.reset = html("button", { type: "button", hidden: "" }, "show everything");
       this.wide = html("button", { type: "button", "aria-pressed": "false" }, "enlarge");
       this.figure = html("figure", { class: "panel", "data-panel": panel.environment },
-        html("figcaption", {}, html("strong", {}, panel.title), this.reset, this.wide), this.svg, this.tip);
+        html("figcaption", {}, html("span", { class: "title" }, html("strong", {}, panel.title), ` ${panel.y}`), this.reset, this.wide), this.svg, this.tip);
       this.reset.addEventListener("click", () => this.zoomTo(null));
       this.wide.addEventListener("click", () => {
         this.wide.setAttribute("aria-pressed", String(this.figure.classList.toggle("wide")));
@@ -117,7 +117,7 @@
       const height = Math.round(Math.min(460, Math.max(210, width * 0.6)));
       this.x = this.zoom ?? this.all;
       this.y = this.range(this.x);
-      const yTicks = ticks(...this.y, height / 55), xTicks = ticks(...this.x, width / 90);
+      const yTicks = ticks(...this.y, height / 42), xTicks = ticks(...this.x, width / 90);
       const left = 14 + 6.6 * Math.max(...yTicks.map((tick) => tick.text.length), 1);
       const box = this.box = { left, right: width - 10, top: 8, bottom: height - 34 };
       this.toX = (value) => box.left + ((value - this.x[0]) / (this.x[1] - this.x[0])) * (box.right - box.left);
@@ -139,7 +139,8 @@
       }
       for (const tick of xTicks) {
         if (tick.value % 1) continue; // there are no half episodes
-        grid.append(svg("text", { x: this.toX(tick.value), y: box.bottom + 15, "text-anchor": "middle" }, tick.text));
+        const x = this.toX(tick.value), anchor = x > box.right - 12 ? "end" : "middle";
+        grid.append(svg("text", { x: anchor === "end" ? box.right + 8 : x, y: box.bottom + 15, "text-anchor": anchor }, tick.text));
       }
       grid.append(svg("line", { class: "axis", x1: left, x2: box.right, y1: box.bottom, y2: box.bottom }),
         svg("text", { x: (left + box.right) / 2, y: height - 4, "text-anchor": "middle" }, this.panel.x));
@@ -210,15 +211,22 @@
           ? ` [${number(curve.low[index])}, ${number(curve.high[index])}]` : "";
         this.tip.append(html("div", {},
           coloured(html("span", { class: "swatch" }), this.row.colours[curve.series]),
-          html("span", { class: "name" }, curve.series),
+          html("span", { class: "name" }, `${curve.series} `, html("span", { class: "soft" }, `${curve.runs} runs`)),
           html("span", {}, html("b", {}, number(y)), html("span", { class: "soft" }, band)),
           html("span", { class: "soft" }, paper === null ? "" : `paper ${number(paper)}`)));
       }
       this.tip.hidden = false;
-      const room = this.figure.clientWidth, size = this.tip.offsetWidth, start = this.svg.offsetLeft + x;
-      const side = start + 14 + size < room ? start + 14 : start - 14 - size;
-      this.tip.style.left = `${Math.max(4, Math.min(side, room - size - 4))}px`;
-      this.tip.style.top = `${this.svg.offsetTop + this.box.top + 4}px`;
+      this.place(x);
+    }
+
+    // The numbers go below the panel, or above it where the window ends: never over the curves.
+    place(x) {
+      const outer = this.figure.getBoundingClientRect(), inner = this.svg.getBoundingClientRect();
+      const width = this.tip.offsetWidth, height = this.tip.offsetHeight, page = document.documentElement.clientWidth;
+      const left = Math.max(8, Math.min(inner.left + x - width / 2, page - width - 8));
+      const below = outer.bottom + 4 + height < innerHeight || outer.top - 4 - height < 0;
+      this.tip.style.left = `${left - outer.left}px`;
+      this.tip.style.top = `${below ? outer.height + 4 : -height - 4}px`;
     }
 
     inPaper(series, at) {
@@ -326,6 +334,7 @@
   for (const row of data.rows) {
     row.hidden = new Set();
     row.colours = Object.fromEntries(row.series.map((series) => [series.name, series]));
+    for (const panel of row.panels) for (const curve of panel.curves) curve.x = panel.shared[curve.x];
     const place = document.getElementById(row.id);
     const drawn = row.panels.map((panel) => new Panel(panel, row));
     const grid = html("div", { class: "panels" }, ...drawn.map((panel) => panel.figure));

@@ -34,9 +34,7 @@ class Series:
     @cached_property
     def n_episodes(self) -> int:
         """How many episodes the runs in :attr:`used` share; 0 before the first episode of any run."""
-        lengths = sorted((len(run.shown_returns) for run in self.runs), reverse=True)
-        # With the n longest runs, the shortest of them decides. Of two equal rectangles, more runs are worth more.
-        return max(((n * length, n, length) for n, length in enumerate(lengths, start=1)), default=(0, 0, 0))[2]
+        return largest_rectangle(len(run.shown_returns) for run in self.runs)
 
     @cached_property
     def used(self) -> tuple[StoredRun, ...]:
@@ -104,6 +102,13 @@ class Row:
     def series(self) -> tuple[str, ...]:
         """Names of the series that at least one panel has, in the order of the legend."""
         return style.ordered_series({series.name for panel in self.panels for series in panel.series})
+
+
+def largest_rectangle(lengths: Iterable[int]) -> int:
+    """The length for which (number of runs at least as long) × length is largest; 0 if there is nothing."""
+    longest_first = sorted(lengths, reverse=True)
+    # With the n longest runs, the shortest of them decides. Of two equal rectangles, more runs are worth more.
+    return max(((n * length, n, length) for n, length in enumerate(longest_first, start=1)), default=(0, 0, 0))[2]
 
 
 def rows_of(runs: Iterable[StoredRun]) -> list[Row]:

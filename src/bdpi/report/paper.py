@@ -115,4 +115,6 @@ def _curves() -> dict[tuple[str, str, str], PaperCurve]:
         key = (line["figure"], line["panel_row"], line["env"], line["series"])
         values = tuple(float(line[name] or "nan") for name in ("episode", "return", "band_low", "band_high"))
         points.setdefault(key, []).append(values)
-    return {(key[1].casefold(), key[2], key[3].casefold()): PaperCurve(*key, *np.array(points[key]).T) for key in points}
+    return {
+        (key[1].casefold(), key[2], key[3].casefold()): PaperCurve(*key, *np.array(points[key]).T) for key in points
+    }

@@ -57,7 +57,7 @@ def environment_title(environment: str) -> str:
 
 
 def ordered_series(names: Iterable[str]) -> tuple[str, ...]:
-    """Known agents first; names such as ``"16x8"`` by their numbers; others by the alphabet."""
+    """Known agents first; then by the alphabet, and numbers in names, such as ``"16x8"``, by their size."""
     return tuple(sorted(names, key=_series_key))
 
 
@@ -87,8 +87,10 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
-def _series_key(name: str) -> tuple[int, tuple[int, ...], str]:
-    if re.fullmatch(r"\d+x\d+", name):
-        return 1, tuple(int(number) for number in name.split("x")), name
+def _series_key(name: str) -> tuple[int, list[tuple[float, str]], str]:
     agents = [agent for agent in _COLOUR_OF if not agent[0].isdigit()]
-    return (0, (_rank(agents, _plain(name)),), name) if _plain(name) in agents else (2, (), name)
+    if _plain(name) in agents:
+        return 0, [(agents.index(_plain(name)), "")], name
+    # Words and numbers alternate: "steps = 8" comes before "steps = 16".
+    parts = re.findall(r"(\d+(?:\.\d+)?)|(\D+)", name)
+    return 1, [(float(number) if number else 0.0, word) for number, word in parts], name

@@ -10,8 +10,8 @@ from itertools import combinations
 import numpy as np
 
 from bdpi.report import statistics, style
-from bdpi.report.paper import PaperCurve, thresholds_of
 from bdpi.report.panels import Panel, Row, Series
+from bdpi.report.paper import PaperCurve, thresholds_of
 from bdpi.report.statistics import Estimate
 from bdpi.runs.text import number
 
@@ -75,8 +75,13 @@ def estimate_text(estimate: Estimate) -> str:
     if math.isnan(estimate.value):
         return NONE
     if math.isnan(estimate.low):
-        return number(estimate.value)
-    return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
+        return _number(estimate.value)
+    return f"{_number(estimate.value)} [{_number(estimate.low)}, {_number(estimate.high)}]"
+
+
+def _number(value: float) -> str:
+    text = number(value)
+    return text.removeprefix("-") if float(text) == 0.0 else text
 
 
 def markdown(table: Table) -> str:
@@ -111,15 +116,15 @@ def _returns(row: Row) -> Table:
             paper = _paper_score(panel.paper(series.name), series.n_episodes, last)
             cells += [estimate_text(statistics.mean(values)), estimate_text(statistics.iqm([values])), paper]
         lines.append(tuple(cells))
-    columns = [f"{kind}, {score}" for score, _ in SCORES for kind in ("mean", "IQM", "the paper's mean")]
+    columns = [f"{kind}, {score}" for score, _ in SCORES for kind in ("mean", "IQM", "paper")]
     return Table(
         "Returns",
         ("environment", "series", "runs", "episodes", *columns),
         2,
         tuple(lines),
-        "Brackets hold 95 % intervals over runs: Student's for means, a bootstrap's for interquartile means (IQM, which "
-        "leave the best and the worst quarter of the runs out). The paper's means are those of its curves over the same "
-        "episodes; where a curve of the paper does not cover these, its range is given.",
+        "Brackets hold 95 % intervals over runs: Student's for means, a bootstrap's for interquartile means (IQM), "
+        "which leave out the best and the worst quarter of the runs. The paper's means are those of its curves over "
+        "the same episodes; where a curve does not cover them, its range is given.",
     )
 
 
@@ -133,7 +138,7 @@ def _paper_score(curve: PaperCurve | None, n_episodes: int, last: float) -> str:
         return NONE
     from_, to = max(first, curve.episodes[0]), min(end, curve.episodes[-1])
     whole = from_ - first <= _PAPER_EVERY and end - to <= _PAPER_EVERY
-    return number(value) if whole else f"{number(value)} ({from_:.0f} to {to:.0f})"
+    return _number(value) if whole else f"{_number(value)} ({from_:.0f} to {to:.0f})"
 
 
 def _thresholds(row: Row) -> Table:
@@ -159,13 +164,13 @@ def _thresholds(row: Row) -> Table:
     return Table(
         "Episodes to a threshold",
         (
-            *("environment", "series", "threshold", "runs", "episodes", "mean curve", "the paper's mean curve"),
+            *("environment", "series", "threshold", "runs", "episodes", "mean curve", "paper's curve"),
             *("runs that reach it", "median run"),
         ),
         2,
         tuple(lines),
-        "First episode at which the smoothed return reaches the threshold: of the mean over runs, as the paper's curves "
-        "are, and of each run. The first nine episodes, of which the smoothing has too few, do not count.",
+        "First episode at which the smoothed return reaches the threshold: of the mean over runs, as in the paper's "
+        "curves, and of each run. The first nine episodes, too few for the smoothing, do not count.",
     )
 
 
@@ -190,11 +195,11 @@ def _improvement(row: Row) -> Table:
         if len(groups) > 1:
             groups.append(("all of these", [pair for _, pairs in groups for pair in pairs]))
         for environment, pairs in groups:
-            cells = [environment, f"{subject} over {other}", _counts(pairs), str(min(pair[2] for pair in pairs))]
+            cells = [f"{subject} over {other}", environment, _counts(pairs), str(min(pair[2] for pair in pairs))]
             lines.append((*cells, *(estimate_text(_chance(pairs, last)) for _, last in SCORES)))
     return Table(
         "Probability of improvement",
-        ("environment", "comparison", "runs", "episodes", *(score for score, _ in SCORES)),
+        ("comparison", "environment", "runs", "episodes", *(score for score, _ in SCORES)),
         2,
         tuple(lines),
         "Probability that a run of the first series has a higher mean return than one of the second, over the episodes "

@@ -1,1 +1,60 @@
-def write_report() -> None: ...
+"""A report in a folder: the figure, the tables, the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bdpi.report.figure import draw_entropy, draw_figure
+from bdpi.report.page import make_page
+from bdpi.report.panels import rows_of
+from bdpi.report.tables import markdown, tables_of, unfinished
+from bdpi.runs.errors import RunError
+from bdpi.runs.folder import write_atomically
+from bdpi.runs.store import StoredRun
+
+
+def write_report(runs: Sequence[StoredRun], folder: Path, *, title: str, command: str) -> list[Path]:
+    """Write ``figure.png``, ``figure.pdf``, ``tables.md`` and ``index.html``; ``entropy.png`` and ``entropy.pdf`` too
+    where runs have recorded entropies.
+
+    :param runs: finished or not; at least one.
+    :param folder: made where it does not exist; files of an earlier report in it are replaced.
+    :param title: of the page, the figure and the tables.
+    :param command: what the reader would run to get the report again.
+    :return: the files, in the order in which they were written.
+    :raises RunError: when there are no runs, or the folder cannot be made.
+    """
+    if not runs:
+        raise RunError("there are no runs to report on")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"the folder {folder} cannot be made: {error.strerror or error}") from None
+    rows = rows_of(runs)
+    written = [folder / "figure.png", folder / "figure.pdf"]
+    draw_figure(rows, written, title)
+    if any(run.entropies is not None and len(run.entropies) for run in runs):
+        entropy = [folder / "entropy.png", folder / "entropy.pdf"]
+        draw_entropy(runs, entropy)
+        written += entropy
+    tables, page = folder / "tables.md", folder / "index.html"
+    _write(tables, _markdown(runs, title, command))
+    _write(page, make_page(runs, title=title, command=command))
+    return [*written, tables, page]
+
+
+def _markdown(runs: Sequence[StoredRun], title: str, command: str) -> str:
+    rows = rows_of(runs)
+    parts = [f"# {' '.join(title.split())}\n", f"Made by `{' '.join(command.split())}`.\n"]
+    for row in rows:
+        parts.append(f"## {row.title}\n")
+        parts += [markdown(table) for table in tables_of(row)]
+    waiting = unfinished(rows)
+    if waiting.rows:
+        parts.append(markdown(waiting).replace("### ", "## ", 1))
+    return "\n".join(parts)
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from bdpi.agents import EnsembleAlgorithm as Agent
 
 DEFAULT_ACTION_BITS = 6
+#: The keys of ``bdpi.baselines.paper.PEERS``, which takes a while to import.
+PEER_NAMES = ("ppo", "a2c", "dqn", "sac", "td3", "acktr", "prioritized-dueling-dqn")
 
 
 def agent_class(name: str) -> type[Agent]:
@@ -29,8 +31,13 @@ def agent_class(name: str) -> type[Agent]:
     from bdpi.agents import AGENTS
 
     if name not in AGENTS:
-        raise RunError(f"unknown agent {name!r}: choose from {', '.join(AGENTS)}")
+        raise RunError(f"unknown agent {name!r}: choose from {', '.join((*AGENTS, *PEER_NAMES))}")
     return AGENTS[name]
+
+
+def is_peer(name: str) -> bool:
+    """Whether an agent is one that BDPI is compared with, not one of this package's own family."""
+    return name in PEER_NAMES
 
 
 def make_environment(environment: str, render_mode: str | None = None) -> gym.Env[Any, Any]:

@@ -61,6 +61,7 @@ class RunFolder:
         self.agent = path / "agent.zip"
         self.replay = path / "replay.npz"
         self.episode = path / "episode.json"
+        self.entropy = path / "entropy.f32"
         self.curve = path / "curve.png"
         self.film = path / "policy.gif"
         self.error = path / "error.txt"
@@ -74,6 +75,7 @@ class RunFolder:
             self.agent,
             self.replay,
             self.episode,
+            self.entropy,
             self.curve,
             self.film,
             self.error,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 
+from bdpi.agents.metrics import entropy_bits
 from bdpi.runs.episodes import Episode
 from bdpi.runs.progress import Progress
 
@@ -27,6 +31,7 @@ class Keeper(BaseCallback):
     :param began: called when the environment was reset, before the first step.
     :param test: plays a test episode after each training episode; it returns ``None`` where it was stopped, and is then
         played when training goes on. ``None``: no tests.
+    :param entropy: file of the policy's entropy (bits, float32) at every decision; ``None``: it is not recorded.
     """
 
     def __init__(
@@ -37,20 +42,31 @@ class Keeper(BaseCallback):
         checkpoint: Callable[[], object],
         began: Callable[[], object],
         test: Callable[[], Episode | None] | None = None,
+        entropy: Path | None = None,
     ) -> None:
         super().__init__()
         self._progress, self._monitor, self._should_stop = progress, monitor, should_stop
-        self._checkpoint, self._began, self._test = checkpoint, began, test
+        self._checkpoint, self._began, self._test, self._entropy = checkpoint, began, test, entropy
         self._next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
 
     def _on_training_start(self) -> None:
         self._began()
         # Monitor has counted the steps that brought a simulation back to where it was.
         self._earlier_steps = self._progress.steps - self._monitor.total_steps
+        if self._entropy is not None:  # what a saved agent has not seen does not count
+            self._entropy.touch()
+            os.truncate(self._entropy, 4 * self.num_timesteps)
         self._catch_up_with_tests()
+
+    def _record_entropy(self, path: Path) -> None:
+        probabilities = self.model.acted_by  # type: ignore[attr-defined]
+        with path.open("ab") as file:
+            file.write(np.float32(entropy_bits(probabilities)).tobytes())
 
     def _on_step(self) -> bool:
         progress = self._progress
+        if self._entropy is not None:
+            self._record_entropy(self._entropy)
         steps = self._earlier_steps + self._monitor.total_steps
         if steps == progress.steps:
             return True  # an inner decision of a continuous action: no time has passed

@@ -8,7 +8,11 @@ from typing import Any
 from bdpi.runs.errors import RunError
 
 DEFAULT_EPISODES = 300
-_ADDED_LATER = ("off_policy_noise", "action_bits")  # the configurations of older runs do not have them
+_ADDED_LATER = (
+    "off_policy_noise",
+    "action_bits",
+    "record_entropy",
+)  # the configurations of older runs do not have them
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Plan:
         training episode is followed by a test episode without noise that is not learned from; ``None``: neither.
     :param action_bits: binary decisions per number of a continuous action; ``None``: the default where actions are
         continuous, nothing elsewhere.
+    :param record_entropy: keep the entropy of the policy in every step, for agents with an actor.
     """
 
     environment: str
@@ -38,6 +43,7 @@ class Plan:
     policy_kwargs: dict[str, Any] = field(default_factory=dict)
     off_policy_noise: float | None = None
     action_bits: int | None = None
+    record_entropy: bool = False
 
     def __post_init__(self) -> None:
         if (self.episodes is None) == (self.steps is None):

@@ -6,12 +6,25 @@ the environment (together: a panel of its figure) and the series (a curve of tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bdpi.runs.episodes import read_monitor
+from bdpi.runs.errors import RunError, named, one_line
+from bdpi.runs.folder import RunFolder, write_atomically
+
+INDEX = "study.json"  #: in the folder of a study: which run belongs where
+_EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
+_ENTROPY_BLOCK = 100  # steps that an archive averages over
 
 
 @dataclass(frozen=True)
@@ -60,3 +73,137 @@ class StoredRun:
     def shown_returns(self) -> NDArray[np.float64]:
         """What belongs into a figure: test episodes where there are any."""
         return self.returns if self.test_returns is None else self.test_returns
+
+
+def write_index(root: Path, title: str, folders: Iterable[tuple[Place, Path]]) -> None:
+    """Remember which run belongs where; what was known already stays known."""
+    known = {tuple(vars(place).values()): path for place, path in _read_index(root)[1]}
+    known |= {tuple(vars(place).values()): path for place, path in folders}
+    entries = [[*place, str(path.relative_to(root))] for place, path in known.items()]
+    text = json.dumps({"title": title, "runs": entries}, ensure_ascii=False, indent=0)
+    root.mkdir(parents=True, exist_ok=True)
+    write_atomically(root / INDEX, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
+    try:
+        index = json.loads((root / INDEX).read_text("utf-8"))
+        return index["title"], [(Place(*entry[:5]), root / entry[5]) for entry in index["runs"]]
+    except FileNotFoundError:
+        return "", []
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise RunError(f"{root / INDEX} is damaged: {named(error)}; bdpi study writes it again") from None
+
+
+def read_runs(root: Path) -> tuple[str, list[StoredRun], list[str]]:
+    """A study's title, its runs, and what is wrong with those that cannot be read.
+
+    :param root: the folder of a study, or an archive of one
+    :raises RunError: when it is neither
+    """
+    if (root / _RUNS).exists():
+        return _read_archive(root)
+    if not (root / INDEX).exists():
+        raise RunError(f"{root} is not the folder of a study: it has no {INDEX}")
+    title, folders = _read_index(root)
+    runs, problems = [], []
+    for place, path in folders:
+        try:
+            run = read_run(place, path)
+        except RunError as error:
+            problems.append(str(error))
+            continue
+        if run is not None:
+            runs.append(run)
+    return title, runs, problems
+
+
+def read_run(place: Place, path: Path) -> StoredRun | None:
+    """One run; None if it has not begun.
+
+    :raises RunError: when its folder is damaged
+    """
+    folder = RunFolder(path)
+    if not folder.config.exists():
+        return None
+    config = folder.read_config()
+    episodes = read_monitor(folder.monitor) if folder.monitor.exists() else None
+    tests = read_monitor(folder.test) if folder.test.exists() else None
+    return StoredRun(
+        place,
+        str(config.get("status")),
+        np.array(episodes.returns if episodes else [], dtype=np.float64),
+        np.array(episodes.lengths if episodes else [], dtype=np.int64),
+        None if tests is None else np.array(tests.returns, dtype=np.float64),
+        np.fromfile(folder.entropy, dtype=np.float32) if folder.entropy.exists() else None,
+        config,
+        path,
+    )
+
+
+def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Path]:
+    """The episodes of many runs in few small files, to be kept and committed; :func:`read_runs` reads them back.
+
+    Entropies are averaged over blocks of steps.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", "kind", "return", "length"])
+    for number, run in enumerate(runs):
+        writer.writerows([number, "train", f"{r:.10g}", n] for r, n in zip(run.returns, run.lengths, strict=True))
+        writer.writerows(
+            [number, "test", f"{r:.10g}", ""] for r in (() if run.test_returns is None else run.test_returns)
+        )
+    # without a time stamp: the same runs give the same file
+    write_atomically(root / _EPISODES, lambda path: path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0)))
+    described = {
+        "title": title,
+        "entropy_block": _ENTROPY_BLOCK,
+        "runs": [{"place": asdict(run.place), "status": run.status, "config": run.config} for run in runs],
+    }
+    write_atomically(
+        root / _RUNS, lambda path: path.write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    )
+    blocks = {
+        str(number): run.entropies[: len(run.entropies) // _ENTROPY_BLOCK * _ENTROPY_BLOCK]
+        .reshape(-1, _ENTROPY_BLOCK)
+        .mean(axis=1)
+        .astype(np.float16)
+        for number, run in enumerate(runs)
+        if run.entropies is not None
+    }
+    written = [root / _EPISODES, root / _RUNS]
+    if blocks:
+        write_atomically(root / _ENTROPIES, lambda path: np.savez_compressed(path, **blocks))  # type: ignore[arg-type]
+        written.append(root / _ENTROPIES)
+    return written
+
+
+def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
+    try:
+        described = json.loads((root / _RUNS).read_text("utf-8"))
+        with gzip.open(root / _EPISODES, "rt", newline="") as file:
+            rows = list(csv.reader(file))[1:]
+        by_run: dict[tuple[int, str], list[list[str]]] = {}
+        for row in rows:
+            by_run.setdefault((int(row[0]), row[1]), []).append(row)
+        blocks = dict(np.load(root / _ENTROPIES)) if (root / _ENTROPIES).exists() else {}
+        runs = []
+        for number, run in enumerate(described["runs"]):
+            train, test = (by_run.get((number, kind), []) for kind in ("train", "test"))
+            entropies = blocks.get(str(number))
+            runs.append(
+                StoredRun(
+                    Place(**run["place"]),
+                    run["status"],
+                    np.array([float(row[2]) for row in train]),
+                    np.array([int(row[3]) for row in train], dtype=np.int64),
+                    np.array([float(row[2]) for row in test]) if test else None,
+                    None if entropies is None else np.repeat(entropies.astype(np.float32), described["entropy_block"]),
+                    run["config"],
+                )
+            )
+        return described["title"], runs, []
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise RunError(f"the archive {root} is damaged: {one_line(named(error))}") from None

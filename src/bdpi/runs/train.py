@@ -18,6 +18,7 @@ from bdpi.runs.build import (
     agent_class,
     announcement,
     build_agent,
+    is_peer,
     load_agent,
     make_environment,
     policy_name,
@@ -70,6 +71,10 @@ def prepare(
     :param command: what the user typed, for the record.
     :raises RunError: when the run cannot begin.
     """
+    if is_peer(plan.agent):
+        from bdpi.runs.peers import prepare_peer
+
+        return prepare_peer(plan, path, note, command)
     with warnings_as_notes(note):
         cls = agent_class(plan.agent)
         bare = make_environment(plan.environment)
@@ -82,6 +87,8 @@ def prepare(
         folder = RunFolder(path or default_path(plan.environment, plan.agent, plan.seed))
         folder.refuse_if_taken()
         agent = build_agent(plan, environment)
+        if plan.record_entropy and not agent.agent_learner.has_actor:
+            raise RunError(f"{plan.agent} has no actor, so there is no entropy of its policy to record")
         tester = _tester(plan, agent, folder)
     config: dict[str, Any] = {
         **plan.as_dict(),
@@ -244,6 +251,8 @@ class Session:
         self.progress, self.tester = progress, tester
         self._monitor: Any = unwrap_wrapper(environment, Monitor)
         self._retracing: Any = unwrap_wrapper(environment, Retracing)
+        #: draw the curve and film the policy in the end
+        self.draws = True
         self._is_clean = True  # the environment is where the agent thinks it is
         self._traceback: str | None = None
 
@@ -270,7 +279,8 @@ class Session:
                 unsaved = self._save(status)
                 if unsaved:
                     status, error = "failed", "; ".join(filter(None, (error, unsaved)))
-                self._draw(observer, should_stop, with_film=status == "finished")
+                if self.draws:
+                    self._draw(observer, should_stop, with_film=status == "finished")
             finally:
                 for closing in filter(None, (self.environment, self.tester)):
                     with contextlib.suppress(Exception):  # foreign code, and everything is saved
@@ -292,23 +302,10 @@ class Session:
 
     def _train(self, should_stop: Callable[[], bool], observer: Observer) -> tuple[str, str | None]:
         """:returns: the status, and the error in one line where there is one."""
-        from bdpi.runs.keeper import Keeper
-
         status, message = "interrupted", None
-        progress, tester = self.progress, self.tester
-        keeper = Keeper(
-            progress,
-            self._monitor,
-            should_stop,
-            checkpoint=lambda: self._save("running"),
-            began=lambda: self._check_continuation(observer),
-            test=None if tester is None else lambda: tester.play(len(progress.tests), should_stop),
-        )
-        progress.begin()
+        self.progress.begin()
         try:
-            self.agent.learn(
-                _NO_END, callback=keeper, log_interval=None, reset_num_timesteps=self.agent.num_timesteps == 0
-            )
+            self._learn(should_stop, observer)
             if self.progress.complete:
                 status = "finished"
         except KeyboardInterrupt:  # for those who call this without signal handlers, in a notebook
@@ -319,6 +316,21 @@ class Session:
             self._traceback = traceback.format_exc()
         self.progress.end()
         return status, message
+
+    def _learn(self, should_stop: Callable[[], bool], observer: Observer) -> None:
+        from bdpi.runs.keeper import Keeper
+
+        progress, tester = self.progress, self.tester
+        keeper = Keeper(
+            progress,
+            self._monitor,
+            should_stop,
+            checkpoint=lambda: self._save("running"),
+            began=lambda: self._check_continuation(observer),
+            test=None if tester is None else lambda: tester.play(len(progress.tests), should_stop),
+            entropy=self.folder.entropy if self.config.get("record_entropy") else None,
+        )
+        self.agent.learn(_NO_END, callback=keeper, log_interval=None, reset_num_timesteps=self.agent.num_timesteps == 0)
 
     def _check_continuation(self, observer: Observer) -> None:
         """Whether the episode that was going on could be gone on with."""

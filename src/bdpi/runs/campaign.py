@@ -1,0 +1,172 @@
+"""Execute the jobs of a study, show how far they are, and keep count."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from bdpi.runs.errors import RunError
+from bdpi.runs.executors import Executor
+from bdpi.runs.job import Job, JobResult, episodes_done, status_of
+from bdpi.runs.text import duration
+
+_PLAIN_SECONDS = 15.0
+_MOST_SHOWN = 12  # running jobs in the live view
+
+
+@dataclass
+class Tally:
+    """Where a study stands."""
+
+    jobs: Sequence[Job]
+    done: list[Job] = field(default_factory=list)
+    running: dict[Job, float] = field(default_factory=dict)  #: since when
+    failed: dict[Job, JobResult] = field(default_factory=dict)
+    interrupted: list[Job] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    _first_fraction: float | None = None
+
+    @property
+    def fraction(self) -> float:
+        """Episodes done of all episodes."""
+        total = sum(job.plan.episodes or 0 for job in self.jobs)
+        finished = sum(job.plan.episodes or 0 for job in (*self.done, *self.failed))
+        return (finished + sum(episodes_done(job) for job in self.running)) / max(1, total)
+
+    def seconds_left(self) -> float | None:
+        """By the episodes since this began; None before there are any."""
+        fraction = self.fraction
+        if self._first_fraction is None:
+            self._first_fraction = fraction
+        new = fraction - self._first_fraction
+        return (time.monotonic() - self.began) * (1 - fraction) / new if new > 0 else None
+
+    def line(self) -> str:
+        """In a few words."""
+        return (
+            f"{len(self.done)} of {len(self.jobs)} runs done, {len(self.running)} running, {len(self.failed)} failed, "
+            f"{self.fraction:.0%} of the episodes, time left {duration(self.seconds_left())}"
+        )
+
+
+def run_campaign(
+    jobs: Sequence[Job],
+    executor: Executor,
+    should_stop: Callable[[], bool] = lambda: False,
+    show: Callable[[Tally], None] = lambda tally: None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Tally:
+    """Execute all jobs that are not done yet.
+
+    :param show: called at least every second
+    :param say: gets a line for everything that is worth one
+    """
+    tally = Tally(jobs)
+    to_do = []
+    for job in jobs:
+        try:
+            if status_of(job) == "finished":
+                tally.done.append(job)
+            else:
+                to_do.append(job)
+        except RunError as error:
+            tally.failed[job] = JobResult("failed", str(error))
+            say(f"{name_of(job)}: {error}")
+    if tally.done:
+        say(f"{len(tally.done)} of {len(jobs)} runs are done already")
+
+    def started(job: Job) -> None:
+        tally.running[job] = time.monotonic()
+
+    for event in executor.run(to_do, should_stop, started) if to_do else ():
+        if event is not None:
+            job, result = event
+            tally.running.pop(job, None)
+            if result.status == "finished":
+                tally.done.append(job)
+            elif result.status == "interrupted":
+                tally.interrupted.append(job)
+            else:
+                tally.failed[job] = result
+                say(f"{name_of(job)} failed: {result.error}")
+                if result.details:
+                    say(result.details.rstrip())
+        show(tally)
+    return tally
+
+
+def name_of(job: Job) -> str:
+    """For people."""
+    place = job.place
+    return f"{place.series} on {place.environment}, seed {place.seed} ({place.row})"
+
+
+class PlainTally:
+    """A line now and then, for output that is no terminal."""
+
+    def __init__(self, stream: TextIO, seconds: float = _PLAIN_SECONDS) -> None:
+        self._stream, self._seconds, self._next = stream, seconds, 0.0
+
+    def __enter__(self) -> PlainTally:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def show(self, tally: Tally) -> None:
+        """Print where the study stands, unless that was done a moment ago."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._seconds
+            self.say(tally.line())
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, file=self._stream, flush=True)
+
+
+class LiveTally:
+    """A table that moves, for terminals."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4)
+
+    def __enter__(self) -> LiveTally:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.__exit__(*error)  # type: ignore[arg-type]
+
+    def show(self, tally: Tally) -> None:
+        """Draw where the study stands."""
+        self._live.update(_table(tally))
+
+    def say(self, text: str) -> None:
+        """Print a line above the table."""
+        self._console.print(text, markup=False, highlight=False)
+
+
+def _table(tally: Tally) -> RenderableType:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for job in list(tally.running)[:_MOST_SHOWN]:
+        wanted = job.plan.episodes or 1
+        done = min(episodes_done(job), wanted)
+        table.add_row(
+            job.place.series,
+            job.place.environment,
+            f"seed {job.place.seed}",
+            ProgressBar(total=wanted, completed=done, width=24),
+            f"{done}/{wanted}",
+        )
+    if len(tally.running) > _MOST_SHOWN:
+        table.add_row(f"and {len(tally.running) - _MOST_SHOWN} more")
+    return Group(Text(tally.line()), table)

@@ -1,0 +1,150 @@
+"""Runs on a Ray cluster, one core each.
+
+A run whose worker dies is started again by Ray, from its last checkpoint where the folder of the study is on a file
+system that all machines share. Where it is not, a worker keeps the run in a folder of its own and sends the files when
+it has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import tarfile
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bdpi.runs.errors import RunError
+from bdpi.runs.job import Job, JobResult, execute, one_thread
+
+_LOOK_AROUND = 0.5  # seconds
+_ASK_EVERY = 1.0  # seconds between a worker's looks at the stop flag
+
+
+class OnRay:
+    """See :class:`~bdpi.runs.executors.Executor`.
+
+    :param workers: how many runs at a time, on a cluster that this starts; all cores if None
+    :param address: of a running cluster
+    """
+
+    def __init__(self, workers: int | None = None, address: str | None = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise RunError('Ray is not installed: run `pip install "bdpi[ray]"`, or use --executor processes') from None
+        self._ray = ray
+        self._workers, self._address = workers, address
+
+    def run(
+        self, jobs: Sequence[Job], should_stop: Callable[[], bool], started: Callable[[Job], None]
+    ) -> Iterator[tuple[Job, JobResult] | None]:
+        """See :meth:`~bdpi.runs.executors.Executor.run`."""
+        ray: Any = self._ray
+        own = not ray.is_initialized()
+        if own:
+            here = {} if self._address else {"num_cpus": self._workers or len(os.sched_getaffinity(0))}
+            try:
+                ray.init(address=self._address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **here)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise RunError(f"no Ray cluster at {self._address}: {error}") from None
+        flag = ray.remote(num_cpus=0)(_Flag).remote()
+        task = ray.remote(num_cpus=1, max_retries=3, retry_exceptions=False)(_work)
+        stopping = False
+        with _marker(jobs) as marker:
+            pending = {task.remote(job, flag, marker): job for job in jobs}
+            try:
+                waiting = {str(job.folder): job for job in jobs}
+                while pending:
+                    if should_stop() and not stopping:
+                        stopping = True
+                        ray.get(flag.set.remote())
+                    for folder in ray.get(flag.begun.remote()):
+                        if folder in waiting:
+                            started(waiting.pop(folder))
+                    ready, _ = ray.wait(list(pending), timeout=_LOOK_AROUND)
+                    yield None
+                    for reference in ready:
+                        job = pending.pop(reference)
+                        waiting.pop(str(job.folder), None)  # it may have ended before anybody saw it begin
+                        yield job, self._result(reference, job)
+            finally:
+                if own:
+                    ray.shutdown()
+
+    def _result(self, reference: Any, job: Job) -> JobResult:
+        ray: Any = self._ray
+        try:
+            result, files = ray.get(reference)
+        except ray.exceptions.RayError as error:
+            return JobResult("failed", f"Ray gave it up: {str(error).splitlines()[0]}", str(error))
+        if files:
+            job.folder.mkdir(parents=True, exist_ok=True)
+            with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+                archive.extractall(job.folder, filter="data")
+        return result
+
+
+class _Flag:
+    """Known to all workers: whether to stop, and which runs have begun."""
+
+    def __init__(self) -> None:
+        self._stop = False
+        self._begun: list[str] = []
+
+    def set(self) -> None:
+        self._stop = True
+
+    def is_set(self) -> bool:
+        return self._stop
+
+    def begin(self, folder: str) -> None:
+        self._begun.append(folder)
+
+    def begun(self) -> list[str]:
+        return self._begun
+
+
+@contextlib.contextmanager
+def _marker(jobs: Sequence[Job]) -> Iterator[Path]:
+    """A file by which a worker sees whether it shares the file system."""
+    root = Path(os.path.commonpath([job.folder.parent for job in jobs]))
+    root.mkdir(parents=True, exist_ok=True)
+    marker = root / f".study-{uuid.uuid4().hex}"
+    marker.touch()
+    try:
+        yield marker.absolute()
+    finally:
+        marker.unlink(missing_ok=True)
+
+
+def _work(job: Job, flag: Any, marker: Path) -> tuple[JobResult, bytes]:
+    """In a worker: the result, and the files of the run if the driver could not see them otherwise."""
+    import ray
+
+    one_thread()
+    ray.get(flag.begin.remote(str(job.folder)))
+    asked, stop = time.monotonic(), False
+
+    def should_stop() -> bool:
+        nonlocal asked, stop
+        if not stop and time.monotonic() > asked + _ASK_EVERY:
+            asked, stop = time.monotonic(), ray.get(flag.is_set.remote())
+        return stop
+
+    if ray.get(flag.is_set.remote()):
+        return JobResult("interrupted"), b""
+    if marker.exists():
+        return execute(job, should_stop), b""
+    with tempfile.TemporaryDirectory() as folder:
+        result = execute(replace(job, folder=Path(folder) / "run"), should_stop)
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+            archive.add(Path(folder) / "run", arcname=".")
+        return result, buffer.getvalue()

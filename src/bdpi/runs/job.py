@@ -1,0 +1,143 @@
+"""One run of a study, wherever it is executed: start it, go on with it, or find that it is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bdpi.runs.errors import RunError, named
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.plan import Plan
+from bdpi.runs.store import Place
+
+
+@dataclass(frozen=True, eq=False)  # a plan holds dictionaries, and cannot be hashed
+class Job:
+    """What to run, and where.
+
+    :param place: where the run belongs
+    :param plan: what it is
+    :param folder: where it is kept
+    """
+
+    place: Place
+    plan: Plan
+    folder: Path
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a job ended.
+
+    :param status: ``"finished"``, ``"interrupted"``, ``"failed"``, or ``"busy"`` where another process works on it
+    :param error: one line
+    :param details: a traceback
+    """
+
+    status: str
+    error: str = ""
+    details: str = ""
+
+
+def status_of(job: Job) -> str:
+    """``"finished"``, ``"unfinished"`` or ``"new"``, by a look at the folder.
+
+    :raises RunError: when a run with other settings is there, or the folder is damaged
+    """
+    folder = RunFolder(job.folder)
+    if not folder.config.exists():
+        return "new"
+    config = folder.read_config()
+    different = _differences(job.plan, Plan.from_dict(config))
+    if different:
+        raise RunError(
+            f"{job.folder} holds a run with other settings ({different}): choose another --out, or remove it"
+        )
+    result = config.get("result") or {}
+    done = result.get("episodes", 0) >= (job.plan.episodes or 0)
+    return "finished" if done and config.get("status") != "failed" else "unfinished"
+
+
+def _differences(wanted: Plan, found: Plan) -> str:
+    """What makes these different runs; how long they are does not."""
+    # A run knows more than its plan: the preset of its environment, the bits of continuous actions.
+    found = replace(found, episodes=wanted.episodes, steps=wanted.steps)
+    known = {name: value for name, value in found.policy_kwargs.items() if name in wanted.policy_kwargs}
+    found = replace(found, policy_kwargs=known)
+    if wanted.action_bits is None:
+        found = replace(found, action_bits=None)
+    pairs = zip(asdict(wanted).items(), asdict(found).values(), strict=True)
+    return ", ".join(
+        f"{name} {there!r}, not {here!r}" for (name, here), there in pairs if _plain(here) != _plain(there)
+    )
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from JSON, where a tuple is a list."""
+    return json.loads(json.dumps(value, default=repr))
+
+
+def execute(job: Job, should_stop: Callable[[], bool] = lambda: False) -> JobResult:
+    """Run a job to its end, or until it should stop. Never raises: a study goes on without a run that failed."""
+    try:
+        return _execute(job, should_stop)
+    except RunError as error:
+        return JobResult("busy" if "another process" in str(error) else "failed", str(error))
+    except Exception as error:
+        return JobResult("failed", named(error), traceback.format_exc())
+
+
+def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
+    from bdpi.runs.train import prepare, prepare_resumption
+
+    status = status_of(job)
+    if status == "finished":
+        return JobResult("finished")
+    config = RunFolder(job.folder).read_config() if status == "unfinished" else {}
+    started_over = False
+    if status == "unfinished" and (config.get("result") is None or config.get("resumable") is False):
+        # Killed before anything was saved, or of an algorithm that cannot be resumed: the same seed gives the same run.
+        _clear(job.folder)
+        started_over = True
+    if status == "new" or started_over:
+        session = prepare(job.plan, job.folder)
+    else:
+        session = prepare_resumption(job.folder, episodes=job.plan.episodes)
+    session.config["study"] = asdict(job.place)
+    session.draws = False  # a study has figures of its own
+    outcome = session.run(should_stop=should_stop)
+    details = (
+        outcome.folder.error.read_text("utf-8") if outcome.status == "failed" and outcome.folder.error.exists() else ""
+    )
+    return JobResult(outcome.status, outcome.error or "", details)
+
+
+def _clear(path: Path) -> None:
+    """Remove a run that nobody works on.
+
+    :raises RunError: when somebody does
+    """
+    folder = RunFolder(path)
+    with folder.locked():
+        for file in (*folder.files, *path.glob(".next-*")):
+            file.unlink(missing_ok=True)
+
+
+def episodes_done(job: Job) -> int:
+    """How far a run has come, by the length of its Monitor file."""
+    try:
+        with open(RunFolder(job.folder).monitor, "rb") as file:
+            return max(0, sum(1 for _ in file) - 2)
+    except OSError:
+        return 0
+
+
+def one_thread() -> None:
+    """Many runs share the cores: each gets one thread. To be called before PyTorch is imported."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "BDPI_NUM_THREADS"):
+        os.environ[name] = "1"

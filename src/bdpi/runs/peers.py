@@ -1,0 +1,156 @@
+"""Runs of the algorithms that BDPI is compared with.
+
+They come from Stable-Baselines3 and learn quickly, so they are not resumed: a run that was stopped starts over, and the
+same seed gives the same episodes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stable_baselines3.common.callbacks import BaseCallback
+
+from bdpi.runs.build import make_environment, warnings_as_notes
+from bdpi.runs.episodes import Episode, append_to_monitor
+from bdpi.runs.errors import RunError, named, one_line
+from bdpi.runs.folder import RunFolder, default_path, write_atomically
+from bdpi.runs.plan import Plan
+from bdpi.runs.progress import Observer, Progress, RunInfo
+from bdpi.runs.train import Session, _circumstances, _now
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.base_class import BaseAlgorithm
+
+_DEFAULT_LENGTH = 1000  # steps of an episode without a limit, to tell an algorithm how long it will learn
+
+
+def prepare_peer(plan: Plan, path: Path | None, note: Callable[[str], None], command: Sequence[str]) -> PeerSession:
+    """See :func:`bdpi.runs.train.prepare`."""
+    if plan.off_policy_noise is not None or plan.action_bits is not None or plan.record_entropy:
+        raise RunError(f"{plan.agent} knows neither off-policy noise, nor action bits, nor the entropy of its policy")
+    from bdpi.baselines.paper import make_peer
+
+    with warnings_as_notes(note):
+        bare = make_environment(plan.environment)
+        spec = bare.spec
+        if spec is not None and ":" not in plan.environment:
+            plan = replace(plan, environment=spec.id)
+        folder = RunFolder(path or default_path(plan.environment, plan.agent, plan.seed))
+        folder.refuse_if_taken()
+        environment = _environments(plan, bare)
+        arguments = {**plan.hyperparameters, "policy_kwargs": plan.policy_kwargs}
+        try:
+            agent = make_peer(plan.agent, environment, plan.seed, **arguments)
+        except (ValueError, TypeError, AssertionError) as error:
+            raise RunError(one_line(error)) from None
+    config = {
+        **plan.as_dict(),
+        "status": "prepared",
+        "result": None,
+        "resumable": False,
+        "policy": type(agent.policy).__name__,
+        "learner": f"stable-baselines3 {type(agent).__name__}",
+        **_circumstances(command),
+    }
+    limit = (spec.max_episode_steps if spec is not None else None) or _DEFAULT_LENGTH
+    steps = plan.steps or (plan.episodes or 1) * limit
+    return PeerSession(folder, config, agent, environment, Progress(plan.episodes, plan.steps), steps)
+
+
+def _environments(plan: Plan, bare: Any) -> Any:
+    """The environment, or as many copies as the paper has, each in a process of its own."""
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.preprocessing import is_image_space
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    from bdpi.baselines.paper import PARAMETERS
+
+    copies = PARAMETERS[plan.agent].pixel_copies if is_image_space(bare.observation_space) else 1
+    if copies == 1:
+        return Monitor(bare)
+    bare.close()
+    return SubprocVecEnv([_Make(plan.environment)] * copies, start_method="forkserver")
+
+
+class _Make:
+    """Can be sent to another process."""
+
+    def __init__(self, environment: str) -> None:
+        self._environment = environment
+
+    def __call__(self) -> Any:
+        from stable_baselines3.common.monitor import Monitor
+
+        return Monitor(make_environment(self._environment))
+
+
+class PeerSession(Session):
+    """A run of one peer.
+
+    :param total_steps: what the algorithm is told; it decides how quickly it explores less
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: dict[str, Any],
+        agent: BaseAlgorithm,
+        environment: Any,
+        progress: Progress,
+        total_steps: int,
+    ) -> None:
+        self.folder, self.config, self.environment, self.progress = folder, config, environment, progress
+        self.peer, self.tester, self.draws = agent, None, True
+        self._total_steps = total_steps
+        self._traceback = None
+
+    @property
+    def info(self) -> RunInfo:
+        config = self.config
+        return RunInfo(config["environment"], config["agent"], config["seed"], config["learner"], self.folder.path)
+
+    def _attach_monitor(self) -> None:
+        pass  # the keeper writes
+
+    def _learn(self, should_stop: Callable[[], bool], observer: Observer) -> None:
+        keeper = _PeerKeeper(self.progress, self.folder.monitor, self.config["environment"], should_stop)
+        self.peer.learn(self._total_steps, callback=keeper, log_interval=None)  # type: ignore[arg-type]
+
+    def _save(self, status: str) -> str | None:
+        self.config.update(status=status, finished=_now(), result=self.progress.summary.as_dict())
+        problems = []
+        if self._traceback is not None:
+            self.folder.error.write_text(self._traceback, encoding="utf-8")
+        try:
+            write_atomically(self.folder.agent, self.peer.save)
+        except Exception as error:  # a full disk, most likely
+            problems.append(f"agent.zip could not be saved: {named(error)}")
+            self.config.update(status="failed")
+        self.folder.write_config(self.config)
+        return "; ".join(problems) or None
+
+    def _draw(self, observer: Observer, should_stop: Callable[[], bool], with_film: bool) -> None:
+        super()._draw(observer, should_stop, with_film=False)  # films are played by agents of this package
+
+
+class _PeerKeeper(BaseCallback):
+    """Counts steps and episodes of one or several environments, writes episodes down, ends training in time."""
+
+    def __init__(self, progress: Progress, path: Path, environment: str, should_stop: Callable[[], bool]) -> None:
+        super().__init__()
+        self._progress, self._path, self._environment, self._should_stop = progress, path, environment, should_stop
+        self._t_start = time.time()
+
+    def _on_step(self) -> bool:
+        progress = self._progress
+        progress.steps = self.num_timesteps
+        for info in self.locals["infos"]:
+            episode = Episode.from_info(info)
+            if episode is not None and not progress.complete:
+                append_to_monitor(self._path, self._environment, self._t_start, episode)
+                progress.episodes.add(episode.episode_return, episode.length, episode.seconds)
+        return not (progress.complete or self._should_stop())
