@@ -58,7 +58,6 @@ EXPERIMENTS = (
     Experiment("FrozenLake8x8-v1", "abcdqn", 500, (400, 500), ("FrozenLake", "ABCDQN")),
     Experiment("FrozenLake8x8-v1", "actor-mimic", 500, (400, 500), ("FrozenLake", "BDPI/mimic")),
     Experiment("FrozenLake8x8-v1", "bootstrapped-dqn", 1000, (900, 1000), ("FrozenLake", "BDQN")),
-    Experiment("FrozenLake8x8-v1", "tabular-bdpi", 500, (400, 500), None),
     Experiment("TableLong-v0", "bdpi", 150, (125, 150), ("Table", "BDPI")),
     Experiment("TableLong-v0", "actor-mimic", 150, (125, 150), ("Table", "BDPI/mimic")),
     Experiment("TableLong-v0", "abcdqn", 150, (125, 150), ("Table", "ABCDQN")),

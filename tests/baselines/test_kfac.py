@@ -1,6 +1,7 @@
 """K-FAC against what it approximates, written out: Fisher matrices from per-sample gradients, explicit solves."""
 
 import copy
+import doctest
 import pickle
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical, kl_divergence
 
+from bdpi.baselines import kfac
 from bdpi.baselines.kfac import KFAC
 
 
@@ -318,6 +320,10 @@ def test_no_hook_is_left_behind():
     for layer in network:
         assert not layer._forward_hooks
         assert not layer._backward_hooks
+
+
+def test_the_example_of_the_documentation():
+    assert doctest.testmod(kfac) == (0, 6)
 
 
 def test_gradients_are_left_alone_by_the_fisher_matrix():

@@ -18,13 +18,9 @@ def test_rows_panels_and_series_come_in_the_papers_order() -> None:
 
 
 def test_numbers_in_names_are_ordered_as_numbers() -> None:
-    assert ordered_series(["N_t = 16", "N_t = 8", "8x8", "BDPI", "16x8"]) == (
-        "BDPI",
-        "8x8",
-        "16x8",
-        "N_t = 8",
-        "N_t = 16",
-    )
+    assert ordered_series(["N_t = 16", "N_t = 8", "BDPI"]) == ("BDPI", "N_t = 8", "N_t = 16")
+    assert ordered_series(["16x16", "8x8", "16x8", "1x1"]) == ("1x1", "8x8", "16x8", "16x16")
+    assert ordered_series(["δ = 0.1", "δ = 0.05", "δ = 0.01"]) == ("δ = 0.01", "δ = 0.05", "δ = 0.1")
 
 
 @pytest.mark.parametrize(
@@ -42,9 +38,7 @@ def test_numbers_in_names_are_ordered_as_numbers() -> None:
 def test_numbers_come_from_the_largest_rectangle(lengths: list[int], episodes: int, runs: int) -> None:
     assert largest_rectangle(lengths) == episodes
     if lengths:
-        ((panel,),) = [
-            row.panels for row in rows_of(run(np.ones(n), seed=seed) for seed, n in enumerate(lengths))
-        ]
+        ((panel,),) = [row.panels for row in rows_of(run(np.ones(n), seed=seed) for seed, n in enumerate(lengths))]
         (series,) = panel.series
         assert series.returns.shape == series.smoothed.shape == (runs, episodes)
         assert series.count == (str(runs) if runs == len(lengths) else f"{runs} of {len(lengths)}")

@@ -86,7 +86,7 @@ class KFAC(torch.optim.Optimizer):
     >>> with optimizer.observe(network) as observation:
     ...     distribution = torch.distributions.Categorical(logits=network(torch.ones(5, 3)))
     >>> optimizer.update_fisher(observation, distribution.log_prob(distribution.sample()))
-    >>> distribution.logits[:, 0].mean().backward()
+    >>> network(torch.ones(5, 3))[:, 0].mean().backward()
     >>> optimizer.step()
 
     Hooks are only there while a forward pass is observed, so networks and optimiser can be copied and saved at any
@@ -130,9 +130,8 @@ class KFAC(torch.optim.Optimizer):
         others = [parameter for parameter in module.parameters() if id(parameter) not in layered]
         if others:
             groups.append({"params": others, "is_layer": False})
-        names = ("momentum", "decay", "damping", "kl_clip", "refresh_interval")
-        values = (momentum, decay, damping, kl_clip, refresh_interval)
-        super().__init__(groups, {"lr": lr, **dict(zip(names, values, strict=True))})
+        defaults = {"lr": lr, "momentum": momentum, "decay": decay, "damping": damping, "kl_clip": kl_clip}
+        super().__init__(groups, {**defaults, "refresh_interval": refresh_interval})
 
     @contextmanager
     def observe(self, module: nn.Module) -> Iterator[Observation]:
@@ -148,7 +147,7 @@ class KFAC(torch.optim.Optimizer):
                 hook.remove()
 
     def update_fisher(self, observation: Observation, log_likelihood: Tensor) -> None:
-        """Move the running averages towards the Fisher matrix of one batch.
+        """Move the running averages towards the Fisher matrix of one batch. Gradients of parameters are left alone.
 
         :param observation: the forward pass from which ``log_likelihood`` was computed
         :param log_likelihood: one per sample, of outcomes drawn from the network's own distribution
@@ -232,6 +231,6 @@ def precondition(
 def _decompose(factor: Tensor) -> tuple[Tensor, Tensor]:
     try:
         values, vectors = torch.linalg.eigh(factor)
-    except torch.linalg.LinAlgError:  # single precision does not always converge
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # single precision does not always converge
         values, vectors = (part.to(factor.dtype) for part in torch.linalg.eigh(factor.double()))
     return values.clamp(min=0.0), vectors  # below zero only by rounding

@@ -17,7 +17,7 @@ from bdpi.runs.job import Job
 from bdpi.runs.plan import Plan
 from bdpi.runs.store import Place
 
-_SETTINGS = ("agent", "set", "off_policy_noise", "action_bits", "record_entropy", "episodes", "on", "same_as")
+_SETTINGS = ("agent", "set", "off_policy_noise", "action_bits", "record_entropy", "episodes", "in", "same_as")
 _PLAN = ("off_policy_noise", "action_bits", "record_entropy")
 
 
@@ -207,9 +207,9 @@ def parse_study(name: str, table: Any) -> Study:
 def _series(row: str, label: str, short: str, environment: Mapping[str, Any], settings: Any, where: str) -> Series:
     settings = dict(_mapping(settings, where))
     _only_known(settings, _SETTINGS, where)
-    overrides = _mapping(settings.pop("on", {}), f"'on' of {where}").get(short, {})
-    overrides = _mapping(overrides, f"'on: {short}' of {where}")
-    _only_known(overrides, _SETTINGS[:-2], f"'on: {short}' of {where}")
+    overrides = _mapping(settings.pop("in", {}), f"'in' of {where}").get(short, {})
+    overrides = _mapping(overrides, f"'in: {short}' of {where}")
+    _only_known(overrides, _SETTINGS[:-2], f"'in: {short}' of {where}")
     settings |= {**overrides, "set": {**settings.get("set", {}), **overrides.get("set", {})}}
     if "id" not in environment:
         raise RunError(f"environment {short}: give its Gymnasium id, for example {{id: CartPole-v1, episodes: 100}}")

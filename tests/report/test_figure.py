@@ -1,0 +1,122 @@
+"""The pictures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import LANDER, TABLE, run, study
+from PIL import Image
+
+from bdpi.report.entropy import EARLY_STEPS, entropies_of, running_average
+from bdpi.report.figure import draw_entropy, draw_figure
+from bdpi.report.panels import rows_of
+from bdpi.runs.store import StoredRun
+
+
+def pixels(path: Path, colour: str) -> int:
+    """How many pixels have nearly this colour."""
+    wanted = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)])
+    with Image.open(path) as picture:
+        return int((np.abs(np.asarray(picture.convert("RGB"), int) - wanted).sum(axis=2) < 30).sum())
+
+
+def drawn(runs: list[StoredRun], path: Path, title: str = "") -> Path:
+    draw_figure(rows_of(runs), [path], title)
+    return path
+
+
+def test_the_figure_is_a_picture_and_a_pdf(tmp_path: Path) -> None:
+    picture, document = tmp_path / "figure.png", tmp_path / "figure.pdf"
+    draw_figure(rows_of(study()), [picture, document], "A made-up study")
+    assert document.read_bytes().startswith(b"%PDF-")
+    with Image.open(picture) as image:
+        assert image.format == "PNG"
+        # Four rows, and two columns at most.
+        assert image.height > 1.5 * image.width
+
+
+def test_series_are_drawn_in_their_colours(tmp_path: Path) -> None:
+    both = drawn([run(np.ones(30), seed=0), run(np.zeros(30), series="PPO")], tmp_path / "both.png")
+    one = drawn([run(np.ones(30), seed=0)], tmp_path / "one.png")
+    blue, orange = "#0072b2", "#e69f00"
+    assert min(pixels(both, blue), pixels(one, blue), pixels(both, orange)) > 500
+    assert pixels(one, orange) == 0
+
+
+def test_the_papers_curve_is_behind_ours_in_the_same_colour(tmp_path: Path) -> None:
+    """Ours is a flat line, so whatever else is blue is the paper's; in a row that the paper does not have, nothing."""
+    ours = np.zeros(1000)
+    known = drawn([run(ours)], tmp_path / "known.png")
+    unknown = drawn([run(ours, row="other")], tmp_path / "unknown.png")
+    with Image.open(known) as first, Image.open(unknown) as second:
+        rows = [(np.asarray(each.convert("L")) < 200).any(axis=1).sum() for each in (first, second)]
+    assert rows[0] > rows[1] + 100
+
+
+def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        draw_figure(rows_of(study()), [tmp_path / f"{name}.png", tmp_path / f"{name}.pdf"])
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert (tmp_path / "a.pdf").read_bytes() == (tmp_path / "b.pdf").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [run([])],
+        [run([], environment="CartPole-v1", status="failed")],
+        [run([1.0])],
+        [run([1.0, float("nan"), float("inf"), 2.0], seed=seed) for seed in range(2)],
+        [run(np.ones(9), series=f"agent {number}", environment=LANDER) for number in range(12)],
+        [run(np.ones(9), environment="a_package:namespace/Name$_{x}-v3", series="$a_b^{", row="x_$y")],
+    ],
+    ids=["nothing yet", "nothing at all", "one episode", "not finite", "many series", "odd names"],
+)
+def test_whatever_runs_there_are_can_be_drawn(tmp_path: Path, runs: list[StoredRun]) -> None:
+    with Image.open(drawn(runs, tmp_path / "figure.png", "$odd_{ title")) as picture:
+        picture.verify()
+
+
+def test_without_runs_there_is_no_figure(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no runs"):
+        draw_figure([], [tmp_path / "figure.png"])
+    with pytest.raises(ValueError, match="no run has recorded"):
+        draw_entropy([run([1.0])], [tmp_path / "entropy.png"])
+
+
+def test_a_running_average_is_over_the_window_around_a_value() -> None:
+    values = np.random.default_rng(0).normal(size=50)
+    for window in (1, 2, 5, 10, 80):
+        expected = [
+            values[max(0, centre - (window - 1) // 2) : centre + window // 2 + 1].mean() for centre in range(50)
+        ]
+        assert running_average(values, window) == pytest.approx(np.array(expected))
+
+
+def test_entropies_have_the_mean_and_deviation_over_runs() -> None:
+    steps = np.linspace(1.5, 0.5, 400, dtype=np.float32)
+    runs = [run([1.0], seed=seed, environment=TABLE, entropies=steps + 0.1 * seed) for seed in range(3)]
+    runs.append(run([1.0], seed=3, environment=TABLE, entropies=steps[:5]))
+    runs.append(run([1.0], seed=4, environment=TABLE))
+    (panel,) = entropies_of(runs)
+    (curve,) = panel.curves
+    assert panel.window == 2
+    assert curve.count == "3 of 4"
+    assert curve.steps.tolist() == list(range(1, 401))
+    assert curve.mean[:-1] == pytest.approx((steps[:-1] + steps[1:]) / 2 + 0.1, abs=1e-5)
+    assert curve.high - curve.mean == pytest.approx(np.full(400, np.std([0.0, 0.1, 0.2])), abs=1e-5)
+
+
+def test_of_long_runs_the_first_steps_are_shown_by_themselves() -> None:
+    entropies = np.ones(10 * EARLY_STEPS, np.float32)
+    early, whole = entropies_of([run([1.0], environment=TABLE, entropies=entropies)])
+    assert early.title == "TableLong, first 5000 steps"
+    assert early.curves[0].steps[-1] == EARLY_STEPS
+    assert whole.curves[0].steps[-1] == 10 * EARLY_STEPS
+    assert early.window < whole.window
+
+
+def test_the_entropy_is_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "entropy.png"
+    draw_entropy(study(), [path])
+    assert pixels(path, "#0072b2") > 500

@@ -1,0 +1,182 @@
+"""What is in the page, as text; how it behaves is tested in a browser."""
+
+import html.parser
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up import LAKE, run, study
+from PIL import Image
+
+from bdpi.report import page as page_module
+from bdpi.report.page import make_page
+from bdpi.report.panels import rows_of
+from bdpi.report.statistics import learning_curve
+from bdpi.runs.store import StoredRun
+
+EVIL = '</script><script>alert(\'&"x")</script><img src=x onerror=alert(1)>'
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects tags, text and attributes, and checks that what is opened is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.attributes: list[tuple[str, str | None]] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attributes
+        if tag not in ("meta", "link", "img"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def made(runs: list[StoredRun], **changed: str) -> str:
+    return make_page(runs, **{"title": "A study", "command": "bdpi report runs", **changed})
+
+
+def data_in(text: str) -> dict[str, Any]:
+    (content,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    found: dict[str, Any] = json.loads(content)
+    return found
+
+
+def test_the_page_is_whole_and_needs_nothing_from_elsewhere() -> None:
+    text = made(study())
+    reader = Reader(text)
+    addresses = [value or "" for name, value in reader.attributes if name in ("src", "href")]
+    assert all(address.startswith(("#", "data:")) for address in addresses)
+    assert "default-src 'none'" in text
+    assert "{{" not in text
+    assert reader.tags.count("h1") == 1
+    for name in ("Returns", "Episodes to a threshold", "Probability of improvement", "bdpi report runs", "4 of 5"):
+        assert name in reader.text
+
+
+def test_every_link_leads_to_a_section() -> None:
+    reader = Reader(made(study()))
+    ids = {value for name, value in reader.attributes if name == "id"}
+    links = [value for name, value in reader.attributes if name == "href" and value and value.startswith("#")]
+    assert len(links) > 5
+    assert all(link[1:] in ids for link in links)
+
+
+def test_curves_are_those_of_the_statistics() -> None:
+    panel = rows_of(study())[0].panels[1]
+    drawn = data_in(made(study()))["rows"][0]["panels"][1]
+    assert drawn["environment"] == LAKE
+    kinds = [(curve["series"], "paper" in curve) for curve in drawn["curves"]]
+    assert kinds == [("BDPI", False), ("PPO", False), ("BDPI", True), ("PPO", True)]
+    expected, curve = learning_curve(panel.series[0]), drawn["curves"][0]
+    assert drawn["shared"][curve["x"]] == expected.episodes.tolist()
+    assert curve["y"] == pytest.approx(expected.mean.tolist(), rel=1e-3, abs=1e-6)
+    assert curve["high"] == pytest.approx(expected.high.tolist(), rel=1e-3, abs=1e-6)
+    assert curve["runs"] == "4 of 5"
+
+
+def test_texts_of_runs_cannot_become_markup() -> None:
+    stored = run([1.0, 2.0], series=EVIL, row=EVIL, environment=EVIL, study=EVIL, status=EVIL)
+    stored.config[EVIL] = {EVIL: [EVIL]}
+    stored.config["versions"] = {EVIL: EVIL}
+    innocent = Reader(made([run([1.0, 2.0], environment="X-v0", status="odd")]))
+    reader = Reader(made([stored], title=EVIL, command=EVIL))
+    assert reader.tags.count("script") == innocent.tags.count("script") == 2
+    assert reader.tags.count("img") == 0
+    assert not any(name.startswith("on") for name, _ in reader.attributes)
+    assert EVIL in reader.text
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [],
+        [run([])],
+        [run([1.0])],
+        [run([float("nan"), float("inf"), 1.0], seed=seed) for seed in range(2)],
+        [run([1.0, 2.0], config={"": {}, "a": {"b": {"c": 1}}, "a.b": 2, "versions": None, "result": 3})],
+        [run([1.0], config={"x": np.float32(1), "y": {1, 2}}, seed=1), run([1.0], config={"x": {}}, seed=2)],
+    ],
+    ids=["no runs", "no episodes", "one episode", "not finite", "odd configuration", "odd values"],
+)
+def test_whatever_runs_there_are_have_a_page(runs: list[StoredRun]) -> None:
+    text = made(runs)
+    Reader(text)
+    assert "NaN" not in json.dumps(data_in(text))
+
+
+def test_configurations_are_shown_once_and_differences_by_run() -> None:
+    runs = [run([1.0], seed=seed) for seed in range(3)]
+    runs[2].config["hyperparameters"] = {"n_critics": 99, "new": True}
+    text = made(runs)
+    section = text[text.index('id="configurations"') :]
+    assert section.count('"agent": "bdpi"') == 1
+    assert section.count("hyperparameters.n_critics") == 1
+    assert [section.count(f'<th scope="row" class="word">{value}</th>') for value in (16, 99)] == [2, 1]
+
+
+def gif(folder: Path, n_bytes: int = 0) -> Path:
+    folder.mkdir()
+    Image.new("P", (30, 30)).save(folder / "policy.gif")
+    with (folder / "policy.gif").open("ab") as file:
+        file.write(bytes(n_bytes))
+    return folder
+
+
+def test_films_are_in_the_page(tmp_path: Path) -> None:
+    text = made(study(film=gif(tmp_path / "run")))
+    assert text.count("data:image/gif;base64,R0lGOD") == 1
+    assert f"BDPI on {LAKE}, seed 1" in text
+    assert "data:image/gif" not in made(study())
+
+
+def test_of_several_films_that_of_the_median_run_is_shown(tmp_path: Path) -> None:
+    runs = [
+        run(np.full(10, value), seed=seed, path=gif(tmp_path / str(seed)))
+        for seed, value in enumerate([5.0, 1.0, 9.0, 6.0, 2.0])
+    ]
+    assert f"BDPI on {LAKE}, seed 0 " in made(runs)
+
+
+def test_films_that_are_none_or_too_many_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = gif(tmp_path / "broken")
+    (broken / "policy.gif").write_text("<svg onload=alert(1)>")
+    assert "data:image" not in made([run([1.0], path=broken)])
+    monkeypatch.setattr(page_module, "MAX_FILM_BYTES", 20_000)
+    films = [gif(tmp_path / name, 12_000) for name in ("a", "b")]
+    text = made([run([1.0], series=film.name, path=film) for film in films])
+    assert text.count("data:image/gif") == 1
+    assert "1 film would have made the page too large" in text
+
+
+def test_versions_are_counted_where_they_differ() -> None:
+    runs = [run([1.0], seed=seed) for seed in range(3)]
+    runs[0].config["versions"] = {"numpy": "1.26.0"}
+    runs[1].config["versions"] = runs[2].config["versions"] = {"numpy": "2.4.6"}
+    assert "2.4.6 (2 runs), 1.26.0 (1 run)" in made(runs)
+
+
+def test_a_study_of_full_size_stays_small() -> None:
+    """Four environments, fourteen series, eight runs: less than a photograph."""
+    noise = np.random.default_rng(0)
+    runs = [
+        run(noise.normal(size=1000), series=f"s{number}", environment=f"Env{environment}-v0", seed=seed)
+        for environment in range(4)
+        for number in range(14)
+        for seed in range(8)
+    ]
+    assert len(made(runs)) < 900_000

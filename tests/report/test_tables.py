@@ -1,0 +1,132 @@
+"""The tables: how many runs each number has, the paper beside ours, and Markdown that stays a table."""
+
+import re
+
+import numpy as np
+import pytest
+from made_up import LAKE, LANDER, TABLE, run, study
+
+from bdpi.report.panels import rows_of
+from bdpi.report.statistics import Estimate
+from bdpi.report.tables import Table, estimate_text, markdown, tables_of, unfinished
+from bdpi.runs.store import StoredRun
+
+
+def table(runs: list[StoredRun], title: str, row: int = 0) -> list[dict[str, str]]:
+    (found,) = [each for each in tables_of(rows_of(runs)[row]) if each.title == title]
+    return [dict(zip(found.columns, line, strict=True)) for line in found.rows]
+
+
+def test_returns_have_intervals_and_say_how_many_runs_they_have() -> None:
+    lines = {(line["environment"], line["series"]): line for line in table(study(), "Returns")}
+    assert set(lines) == {(environment, name) for environment in (LAKE, LANDER) for name in ("BDPI", "PPO")}
+    assert lines[LAKE, "BDPI"]["runs"] == lines[LAKE, "PPO"]["runs"] == "4 of 5"
+    assert lines[LANDER, "BDPI"]["runs"] == "4"
+    runs = [each.returns for each in study() if each.place.row == "algorithms" and each.status == "finished"]
+    ours = [returns for returns in runs if len(returns) == 60][::4]  # BDPI on the lake comes first of four
+    means = [returns.mean() for returns in ours]
+    half = 3.18245 * np.std(means, ddof=1) / 2
+    expected = f"{np.mean(means):.2f} [{np.mean(means) - half:.2f}, {np.mean(means) + half:.2f}]"
+    assert lines[LAKE, "BDPI"]["mean, all episodes"] == expected
+
+
+def test_the_papers_means_are_over_the_same_episodes() -> None:
+    (line,) = table([run(np.zeros(1000))], "Returns")
+    assert (line["paper, all episodes"], line["paper, last 10 %"]) == ("0.54", "0.60")
+    (line,) = table([run(np.zeros(60))], "Returns")
+    assert float(line["paper, all episodes"]) < 0.1  # the paper's agents have learned nothing by then
+
+
+def test_it_is_said_where_a_curve_of_the_paper_is_shorter_than_ours() -> None:
+    (line,) = table([run(np.zeros(1000), row="noise", series="BDPI+noise")], "Returns")
+    assert line["paper, all episodes"] == "0.52 (0 to 456)"
+    assert line["paper, last 10 %"] == "–"
+    (line,) = table([run(np.zeros(900), row="critics", environment=LANDER, series="16x16")], "Returns")
+    assert line["paper, all episodes"].endswith("(64 to 899)")
+
+
+def test_thresholds_are_reached_by_the_mean_curve_and_by_runs() -> None:
+    late = [0.0] * 100 + [1.0] * 100
+    runs = [run(late, seed=0), run(late, seed=1), run([0.0] * 200, seed=2), run([], seed=3, status="failed")]
+    (line,) = table(runs, "Episodes to a threshold")
+    assert line == {
+        "environment": LAKE,
+        "series": "BDPI",
+        "threshold": "0.50",
+        "runs": "3 of 4",
+        "episodes": "200",
+        # 2/3 (1 - 0.85^k) >= 1/2 for k >= 8.53
+        "mean curve": "109",
+        "paper's curve": "137",
+        "runs that reach it": "2 of 3",
+        "median run": "105",
+    }
+
+
+def test_environments_without_a_threshold_have_no_such_table() -> None:
+    titles = [each.title for each in tables_of(rows_of([run([1.0], environment="CartPole-v1")])[0])]
+    assert titles == ["Returns"]
+
+
+def test_improvement_is_over_the_episodes_that_both_have() -> None:
+    rising, flat = np.arange(100.0), np.full(50, 30.0)
+    runs = [*(run(rising, seed=seed) for seed in range(3)), *(run(flat, series="PPO", seed=seed) for seed in range(3))]
+    (line,) = table(runs, "Probability of improvement")
+    assert (line["comparison"], line["runs"], line["episodes"]) == ("BDPI over PPO", "3 and 3", "50")
+    assert line["all episodes"] == "0.00 [0.00, 0.00]"  # 24.5 against 30, but 49.5 over all of its 100 episodes
+    assert line["last 10 %"] == "1.00 [1.00, 1.00]"
+
+
+def test_improvement_is_also_given_over_all_environments() -> None:
+    lines = table(study(), "Probability of improvement")
+    assert [line["environment"] for line in lines] == [LANDER, LAKE, "all of these"]
+    assert lines[-1]["runs"] == "8 and 8"
+
+
+def test_every_pair_is_compared_where_there_are_more_than_two() -> None:
+    runs = [
+        run(np.full(20, value) + seed, series=name, seed=seed)
+        for name, value in (("BDPI", 9.0), ("PPO", 0.0), ("ACKTR", 5.0), ("ABCDQN", 5.0))
+        for seed in range(3)
+    ] + [run([], series="ActorMimic")]
+    lines = {line["over all episodes"]: line for line in table(runs, "Probability of improvement, every pair")}
+    assert set(lines) == {"BDPI", "PPO", "ACKTR", "ABCDQN"}
+    assert lines["BDPI"]["over PPO"] == "1.00 [1.00, 1.00]"
+    assert lines["PPO"]["over BDPI"] == "0.00 [0.00, 0.00]"
+    assert lines["ACKTR"]["over ABCDQN"].startswith("0.50 [")
+    assert lines["PPO"]["over PPO"] == ""
+
+
+def test_runs_that_are_not_finished_are_listed() -> None:
+    found = unfinished(rows_of(study()))
+    assert found.rows == (
+        ("Algorithms", LAKE, "BDPI", "running", "no", "4", "7"),
+        ("Algorithms", LAKE, "PPO", "failed", "no", "4", "0"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        (Estimate(0.543, 0.4, 0.671, 8), "0.54 [0.40, 0.67]"),
+        (Estimate(-0.001, -12.34, 0.001, 8), "0.00 [-12.3, 0.00]"),
+        (Estimate(3.0, float("nan"), float("nan"), 1), "3.00"),
+        (Estimate(float("nan"), float("nan"), float("nan"), 0), "–"),
+    ],
+)
+def test_estimates_are_written_for_people(estimate: Estimate, text: str) -> None:
+    assert estimate_text(estimate) == text
+
+
+def test_markdown_stays_a_table_whatever_names_are_in_it() -> None:
+    runs = [run([1.0, 2.0], series="a|b\n`c` <i>", environment=TABLE, seed=seed) for seed in range(2)]
+    for each in tables_of(rows_of(runs)[0]):
+        lines = [line for line in markdown(each).splitlines() if line.startswith("|")]
+        assert len(lines) == 2 + len(each.rows)
+        assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(each.columns) + 1}
+    assert "a\\|b \\`c\\` \\<i\\>" in markdown(tables_of(rows_of(runs)[0])[0])
+
+
+def test_markdown_aligns_numbers_to_the_right() -> None:
+    text = markdown(Table("Title", ("name", "value"), 1, (("a", "1"),), "Note."))
+    assert text == "### Title\n\n| name | value |\n| :--- | ---: |\n| a | 1 |\n\nNote.\n"

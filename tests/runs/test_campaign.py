@@ -1,0 +1,252 @@
+"""Many runs: in this process, in several, on Ray; interrupted, killed, failing, damaged."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bdpi.runs.campaign import Tally, run_campaign
+from bdpi.runs.errors import RunError
+from bdpi.runs.executors import Executor, make_executor
+from bdpi.runs.job import Job, execute, status_of
+from bdpi.runs.plan import Plan
+from bdpi.runs.store import Place, read_runs, write_archive, write_index
+
+SMALL = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 2, "batch_size": 16}
+
+
+def job(root: Path, series: str = "BDPI", seed: int = 0, **plan: Any) -> Job:
+    plan = {"environment": "FrozenLake-v1", "episodes": 15, "hyperparameters": SMALL, "seed": seed, **plan}
+    place = Place("small", "algorithms", plan["environment"], series, seed)
+    return Job(place, Plan(**plan), root / "small" / f"{series}-seed{seed}")
+
+
+def small_study(root: Path, **plan: Any) -> list[Job]:
+    return [
+        *(job(root, seed=seed, **plan) for seed in range(2)),
+        *(job(root, "ABCDQN", seed, agent="abcdqn", **plan) for seed in range(2)),
+        job(root, "PPO", 0, agent="ppo", **{**plan, "hyperparameters": {}}),
+    ]
+
+
+def episodes_of(root: Path, jobs: list[Job]) -> dict[Any, Any]:
+    write_index(root / "small", "Small", [(job.place, job.folder) for job in jobs])
+    _, runs, problems = read_runs(root / "small")
+    assert not problems
+    return {(run.place.series, run.place.seed): (run.returns.tolist(), run.lengths.tolist()) for run in runs}
+
+
+def run_all(jobs: list[Job], executor: Executor | None = None, **others: Any) -> tuple[Tally, list[str]]:
+    said: list[str] = []
+    return run_campaign(jobs, executor or make_executor("local"), say=said.append, **others), said
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+    """What the small study gives when nothing happens to it."""
+    root = tmp_path_factory.mktemp("expected")
+    jobs = small_study(root)
+    tally, _ = run_all(jobs)
+    assert len(tally.done) == 5
+    return episodes_of(root, jobs)
+
+
+def test_finished_runs_are_never_repeated(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, seed=seed) for seed in range(2)]
+    run_all(jobs[:1])
+    before = (jobs[0].folder / "monitor.csv").stat().st_mtime_ns
+    tally, said = run_all(jobs)
+    assert len(tally.done) == 2
+    assert said == ["1 of 2 runs are done already"]
+    assert (jobs[0].folder / "monitor.csv").stat().st_mtime_ns == before
+    longer = job(tmp_path, episodes=20)
+    assert status_of(longer) == "unfinished"
+    assert execute(longer).status == "finished"
+    assert status_of(job(tmp_path, episodes=3)) == "finished"
+
+
+def test_a_run_with_other_settings_is_not_mistaken_for_this_one(tmp_path: Path) -> None:
+    run_all([job(tmp_path)])
+    other = job(tmp_path, hyperparameters={**SMALL, "n_critics": 3})
+    tally, said = run_all([other, job(tmp_path, seed=1)])
+    assert len(tally.done) == 1
+    assert "holds a run with other settings (hyperparameters" in said[0]
+    assert "'n_critics': 2" in said[0]
+    with pytest.raises(RunError, match="off_policy_noise None, not 0"):
+        status_of(job(tmp_path, off_policy_noise=0.1))
+
+
+def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
+    bad = job(tmp_path, "bad", environment="odd_worlds:NotANumber-v0")
+    unknown = job(tmp_path, "unknown", environment="Missing-v0")
+    tally, said = run_all([bad, unknown, job(tmp_path)])
+    assert len(tally.done) == 1
+    assert len(tally.failed) == 2
+    text = "\n".join(said)
+    assert "not finite: nan" in text
+    assert "Traceback" in text
+    assert "unknown environment 'Missing-v0'" in text
+
+
+def test_a_damaged_folder_is_named_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, seed=seed) for seed in range(3)]
+    run_all(jobs)
+    (jobs[0].folder / "monitor.csv").write_bytes(b"\xff\x00 no monitor")
+    (jobs[1].folder / "config.json").write_text('{"environment": ')
+    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
+    title, runs, problems = read_runs(tmp_path / "small")
+    assert (title, len(runs), len(problems)) == ("Small", 1, 2)
+    assert "BDPI-seed0/monitor.csv is damaged" in problems[0]
+    assert "BDPI-seed1/config.json is damaged" in problems[1]
+    tally, said = run_all(jobs)
+    assert any("BDPI-seed1/config.json is damaged" in line for line in said)
+    assert jobs[2] in tally.done
+
+
+def stop_after(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("local", 0.02), ("processes", 0.5)])
+def test_an_interrupted_study_goes_on_and_equals_an_uninterrupted_one(
+    tmp_path: Path, expected: dict[Any, Any], name: str, seconds: float
+) -> None:
+    jobs = small_study(tmp_path)
+    done, sessions = 0, 0
+    while done < len(jobs):
+        tally, _ = run_all(jobs, make_executor(name, workers=2), should_stop=stop_after(seconds))
+        assert not tally.failed
+        done, seconds, sessions = len(tally.done), 1.7 * seconds, sessions + 1
+    assert sessions > 1
+    assert episodes_of(tmp_path, jobs) == expected
+
+
+def children_training() -> list[int]:
+    """Processes that the executor has started, by their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if int(status[1]) != os.getpid() and b"forkserver" in command and status[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
+def test_a_killed_process_is_replaced(tmp_path: Path, expected: dict[Any, Any]) -> None:
+    jobs = small_study(tmp_path)
+    killed = []
+
+    def kill_one(tally: Tally) -> None:
+        mine = [pid for pid in children_training() if pid not in killed]
+        if len(killed) < 3 and tally.running and mine:
+            killed.append(random.Random(len(killed)).choice(mine))
+            os.kill(killed[-1], signal.SIGKILL)
+
+    tally, _ = run_all(jobs, make_executor("processes", workers=2), show=kill_one)
+    assert len(killed) == 3
+    assert not tally.failed
+    assert episodes_of(tmp_path, jobs) == expected
+
+
+def test_two_processes_never_write_the_same_run(tmp_path: Path) -> None:
+    """Both would like to; one of them is told that it is busy, or finds it done."""
+    one = job(tmp_path, episodes=40)
+    code = (
+        "import sys, pickle; from bdpi.runs.job import execute; "
+        "print(execute(pickle.load(open(sys.argv[1], 'rb'))).status)"
+    )
+    import pickle
+
+    (tmp_path / "job").write_bytes(pickle.dumps(one))
+    both = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "job")], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    answers = [process.communicate(timeout=120)[0].strip() for process in both]
+    assert "finished" in answers
+    assert set(answers) <= {"finished", "busy", "failed"}
+    assert status_of(one) == "finished"
+    assert len((one.folder / "monitor.csv").read_text().splitlines()) == 42
+
+
+def test_an_archive_holds_everything(tmp_path: Path) -> None:
+    jobs = [
+        job(tmp_path, record_entropy=True, episodes=40),
+        job(tmp_path, "noisy", off_policy_noise=0.2),
+    ]
+    run_all(jobs)
+    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
+    title, runs, _ = read_runs(tmp_path / "small")
+    write_archive(tmp_path / "archive", title, runs)
+    again, copies, problems = read_runs(tmp_path / "archive")
+    assert (again, problems) == ("Small", [])
+    for run, copy in zip(runs, copies, strict=True):
+        assert copy.place == run.place
+        assert copy.config == json.loads(json.dumps(run.config))
+        np.testing.assert_array_equal(copy.returns, run.returns)
+        np.testing.assert_array_equal(copy.lengths, run.lengths)
+        assert (copy.test_returns is None) == (run.test_returns is None)
+    assert runs[0].entropies is not None
+    assert len(runs[0].entropies) == runs[0].lengths.sum()
+    assert 0 < runs[0].entropies[0] <= 2
+    assert copies[0].entropies is not None
+    assert copies[0].entropies[0] == pytest.approx(runs[0].entropies[:100].mean(), rel=1e-3)
+    assert len(runs[1].test_returns or ()) == 15 if runs[1].test_returns is None else len(runs[1].test_returns) == 15
+    with pytest.raises(RunError, match="is not the folder of a study"):
+        read_runs(tmp_path)
+    (tmp_path / "archive" / "episodes.csv.gz").write_bytes(b"nothing")
+    with pytest.raises(RunError, match="is damaged"):
+        read_runs(tmp_path / "archive")
+
+
+def test_the_entropy_of_an_interrupted_run_is_complete(tmp_path: Path) -> None:
+    whole, parts = job(tmp_path, "whole", record_entropy=True), job(tmp_path, "parts", record_entropy=True)
+    execute(whole)
+    left = iter(range(30))
+    assert execute(parts, lambda: next(left, None) is None).status == "interrupted"
+    assert execute(parts).status == "finished"
+    assert (parts.folder / "entropy.f32").read_bytes() == (whole.folder / "entropy.f32").read_bytes()
+    assert execute(job(tmp_path, "none", agent="abcdqn", record_entropy=True)).error.startswith("abcdqn has no actor")
+
+
+@pytest.mark.slow
+def test_ray_finishes_a_study_though_a_worker_is_killed(tmp_path: Path, expected: dict[Any, Any]) -> None:
+    ray = pytest.importorskip("ray", reason="needs the extra bdpi[ray]")
+    jobs = small_study(tmp_path)
+    killed: list[int] = []
+
+    def workers() -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and b"ray::_work" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+    def kill_one(tally: Tally) -> None:
+        if not killed and tally.running and workers():
+            killed.append(workers()[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    tally, said = run_all(jobs, make_executor("ray", workers=2), show=kill_one)
+    assert killed
+    assert not ray.is_initialized()
+    assert len(tally.done) == 5, said
+    assert episodes_of(tmp_path, jobs) == expected
