@@ -11,17 +11,22 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import shutil
+import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import torch
+
+from bdpi.runs.campaign import PlainTally, Tally, run_campaign
+from bdpi.runs.executors.processes import Processes
+from bdpi.runs.job import Job
+from bdpi.runs.plan import Plan
+from bdpi.runs.signals import Stop
+from bdpi.runs.store import Place
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "learning"
@@ -68,23 +73,11 @@ EXPERIMENTS = (
 )
 
 
-def run(experiment: Experiment, seed: int, threads: int, deadline: float) -> str:
-    """Start or resume one run; stops, resumable, at the deadline."""
-    os.environ["BDPI_NUM_THREADS"] = str(threads)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    from bdpi.runs.plan import Plan
-    from bdpi.runs.train import prepare, prepare_resumption
-
-    path = FOLDERS / f"{experiment.name}-seed{seed}"
+def job(experiment: Experiment, seed: int) -> Job:
+    """One run."""
+    name = f"{experiment.name}-seed{seed}"
     plan = Plan(experiment.environment, experiment.agent, seed, experiment.episodes)
-    status = json.loads((path / "config.json").read_text())["status"] if (path / "config.json").exists() else "new"
-    if status != "finished":
-        session = prepare(plan, path) if status == "new" else prepare_resumption(path)
-        status = session.run(should_stop=lambda: time.time() > deadline).status
-    if status == "finished":
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path / "monitor.csv", experiment.file(seed))
-    return f"{experiment.name} seed {seed}: {status}"
+    return Job(Place("learning", "learning", experiment.environment, experiment.agent, seed), plan, FOLDERS / name)
 
 
 def returns_of(experiment: Experiment) -> list[np.ndarray]:
@@ -146,7 +139,6 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only experiments whose name contains this text")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop (resumably) after so many minutes")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
-    parser.add_argument("--threads", type=int, default=1, help="threads per run, which never change its result")
     arguments = parser.parse_args()
     chosen = [experiment for experiment in EXPERIMENTS if arguments.only in experiment.name]
     if not torch.cuda.is_available():
@@ -154,11 +146,20 @@ def main() -> None:
             print(f"{experiment.name} needs a GPU, and there is none: left out", flush=True)
         chosen = [experiment for experiment in chosen if not experiment.needs_gpu]
     todo = [(e, seed) for e in chosen for seed in range(e.seeds) if not e.file(seed).exists()]
-    deadline = time.time() + 60 * arguments.minutes
-    print(f"{len(todo)} runs to do, {arguments.workers} at a time", flush=True)
-    with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(run, *one, arguments.threads, deadline) for one in todo]):
-            print(f"  {future.result()}", flush=True)
+    jobs = {job(experiment, seed): experiment.file(seed) for experiment, seed in todo}
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    stop, deadline = Stop(), time.monotonic() + 60 * arguments.minutes
+
+    def should_stop() -> bool:
+        return stop.requested() or time.monotonic() > deadline
+
+    def keep(tally: Tally) -> None:
+        for finished in tally.done:
+            shutil.copyfile(finished.folder / "monitor.csv", jobs[finished])
+        view.show(tally)
+
+    with stop.on_signals(), PlainTally(sys.stdout, seconds=60) as view:
+        keep(run_campaign(list(jobs), Processes(arguments.workers), should_stop, keep, view.say))
     (ROOT / "docs" / "learning.md").write_text(PAGE + table(list(EXPERIMENTS)) + "\n")
     print(table(chosen))
 

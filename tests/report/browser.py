@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -46,22 +47,37 @@ class Browser:
             *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
             *(f"--user-data-dir={self._home.name}", f"--window-size={width},{height}", "--remote-debugging-pipe"),
         ]
-        # The browser reads commands from descriptor 3 and answers on 4.
+
+        def connect() -> None:
+            """The browser reads commands from descriptor 3 and answers on 4; both numbers may be taken until then."""
+            ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_browser, from_browser)]
+            for end, number in zip(ends, (3, 4), strict=True):
+                os.dup2(end, number)
+                os.close(end)
+
         self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh", *command, "about:blank"],
-            pass_fds=(to_browser, from_browser),
+            [*command, "about:blank"],
+            close_fds=False,  # Python's own descriptors are not inherited anyway
+            preexec_fn=connect,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         os.close(to_browser)
         os.close(from_browser)
+        try:
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self) -> None:
         self._session: str | None = None
         targets = self._call("Target.getTargets")["targetInfos"]
         target = next(each["targetId"] for each in targets if each["type"] == "page")
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
-        self.resize(width, height)
+        self.resize(self._width, self._height)
 
     def __enter__(self) -> Browser:
         return self
@@ -69,6 +85,9 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._process.terminate()
         try:
             self._process.wait(timeout=10)

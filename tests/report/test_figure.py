@@ -48,16 +48,13 @@ def test_the_papers_curve_is_behind_ours_in_the_same_colour(tmp_path: Path) -> N
     ours = np.zeros(1000)
     known = drawn([run(ours)], tmp_path / "known.png")
     unknown = drawn([run(ours, row="other")], tmp_path / "unknown.png")
-    with Image.open(known) as first, Image.open(unknown) as second:
-        rows = [(np.asarray(each.convert("L")) < 200).any(axis=1).sum() for each in (first, second)]
-    assert rows[0] > rows[1] + 100
-
-
-def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        draw_figure(rows_of(study()), [tmp_path / f"{name}.png", tmp_path / f"{name}.pdf"])
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-    assert (tmp_path / "a.pdf").read_bytes() == (tmp_path / "b.pdf").read_bytes()
+    heights = []
+    for path in (known, unknown):
+        with Image.open(path) as picture:
+            red, _, blue = np.moveaxis(np.asarray(picture.convert("RGB"), int), 2, 0)
+        heights.append(int((blue > red + 60).any(axis=1).sum()))
+    assert heights[1] < 30  # the line and its twin in the legend
+    assert heights[0] > 150  # from 0 to 0.8, most of the panel
 
 
 @pytest.mark.parametrize(
@@ -68,12 +65,12 @@ def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
         [run([1.0])],
         [run([1.0, float("nan"), float("inf"), 2.0], seed=seed) for seed in range(2)],
         [run(np.ones(9), series=f"agent {number}", environment=LANDER) for number in range(12)],
-        [run(np.ones(9), environment="a_package:namespace/Name$_{x}-v3", series="$a_b^{", row="x_$y")],
+        [run(np.ones(9), environment="a_package:space/Name$_{x}^$-v3", series="$a_b^{$", row="x_$y^$")],
     ],
     ids=["nothing yet", "nothing at all", "one episode", "not finite", "many series", "odd names"],
 )
 def test_whatever_runs_there_are_can_be_drawn(tmp_path: Path, runs: list[StoredRun]) -> None:
-    with Image.open(drawn(runs, tmp_path / "figure.png", "$odd_{ title")) as picture:
+    with Image.open(drawn(runs, tmp_path / "figure.png", "$odd_{$ title")) as picture:
         picture.verify()
 
 

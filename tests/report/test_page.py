@@ -1,5 +1,6 @@
 """What is in the page, as text; how it behaves is tested in a browser."""
 
+import html
 import html.parser
 import json
 import re
@@ -123,7 +124,7 @@ def test_configurations_are_shown_once_and_differences_by_run() -> None:
     runs = [run([1.0], seed=seed) for seed in range(3)]
     runs[2].config["hyperparameters"] = {"n_critics": 99, "new": True}
     text = made(runs)
-    section = text[text.index('id="configurations"') :]
+    section = html.unescape(text[text.index('id="configurations"') :])
     assert section.count('"agent": "bdpi"') == 1
     assert section.count("hyperparameters.n_critics") == 1
     assert [section.count(f'<th scope="row" class="word">{value}</th>') for value in (16, 99)] == [2, 1]

@@ -33,7 +33,7 @@ def draw_figure(rows: Sequence[Row], paths: Sequence[Path], title: str = "") -> 
     width = max(_PANEL_WIDTH * n_columns, 2 * _PANEL_WIDTH)
     figure = _new_figure(width, (_PANEL_HEIGHT + _LEGEND_HEIGHT) * len(rows) + (0.4 if title else 0.0))
     if title:
-        figure.suptitle(title, x=0.01, ha="left", color=_TEXT, fontsize=12, fontweight="bold")
+        figure.suptitle(_plain(title), x=0.01, ha="left", color=_TEXT, fontsize=12, fontweight="bold")
     for part, row, panels in zip(
         figure.subfigures(len(rows), 1, squeeze=False, hspace=0.04)[:, 0], rows, columns, strict=True
     ):
@@ -64,7 +64,9 @@ def draw_entropy(runs: Sequence[StoredRun], paths: Sequence[Path]) -> None:
         for curve in panel.curves:
             colour = colours[curve.name][0]
             each.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
-            each.plot(curve.steps, curve.mean, color=colour, linewidth=1.6, label=f"{curve.name} ({curve.count} runs)")
+            each.plot(
+                curve.steps, curve.mean, color=colour, linewidth=1.6, label=f"{_plain(curve.name)} ({curve.count} runs)"
+            )
         _decorate(each, panel.title)
         each.set_xlabel(f"time-step (running average over {panel.window})", color=_TEXT, fontsize=9)
         each.set_ylabel("entropy of the policy, bits", color=_TEXT, fontsize=9)
@@ -108,7 +110,7 @@ def _draw_row(part: Any, row: Row, panels: Sequence[Panel | None], n_columns: in
         handles=handles,
         loc="outside upper left",
         ncols=max(1, len(handles)),
-        title=row.title,
+        title=_plain(row.title),
         alignment="left",
         title_fontproperties={"weight": "bold", "size": 11},
         fontsize=9,
@@ -137,7 +139,7 @@ def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str], drawn: dict[st
         # One episode is a dot, not a line of no length.
         mark = "." if len(ours.episodes) == 1 else None
         (line,) = axes.plot(
-            ours.episodes, ours.mean, color=colour, linewidth=1.7, marker=mark, zorder=4, label=series.name
+            ours.episodes, ours.mean, color=colour, linewidth=1.7, marker=mark, zorder=4, label=_plain(series.name)
         )
         drawn.setdefault(series.name, line)
     _decorate(axes, style.environment_title(panel.environment))
@@ -159,7 +161,7 @@ def _counts_text(panel: Panel) -> str:
 def _decorate(axes: Any, title: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_title(title, loc="left", color=_TEXT, fontsize=10, pad=4)
+    axes.set_title(_plain(title), loc="left", color=_TEXT, fontsize=10, pad=4)
     axes.grid(axis="y", color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=_TEXT, length=0, labelsize=8)
@@ -169,6 +171,11 @@ def _decorate(axes: Any, title: str) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(_AXIS)
+
+
+def _plain(text: str) -> str:
+    """Matplotlib would read what is between dollars as a formula."""
+    return text.replace("$", r"\$")
 
 
 def _new_figure(width: float, height: float) -> Any:

@@ -98,7 +98,7 @@
       for (const curve of this.visible()) {
         curve.x.forEach((x, index) => {
           if (x < first || x > last) return;
-          for (const values of bands && !curve.paper ? [curve.y, curve.low, curve.high] : [curve.y]) {
+          for (const values of bands && curve.low ? [curve.y, curve.low, curve.high] : [curve.y]) {
             const value = values[index];
             if (value === null || value === undefined) continue;
             low = Math.min(low, value);

@@ -51,7 +51,8 @@ class OnRay:
         if own:
             here = {} if self._address else {"num_cpus": self._workers or len(os.sched_getaffinity(0))}
             try:
-                ray.init(address=self._address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **here)
+                quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+                ray.init(address=self._address, **quiet, **here)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise RunError(f"no Ray cluster at {self._address}: {error}") from None
         flag = ray.remote(num_cpus=0)(_Flag).remote()

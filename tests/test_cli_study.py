@@ -1,0 +1,124 @@
+"""``bdpi study`` and ``bdpi report`` as a user types them."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bdpi.runs.store import read_runs
+
+STUDY = """
+title: Tiny
+seeds: 2
+environments: {lake: {id: FrozenLake-v1, episodes: 25}}
+rows:
+  algorithms:
+    BDPI: {agent: bdpi, set: {n_critics: 2, critic_iterations: 1, fit_steps: 2, batch_size: 16}}
+    PPO: {agent: ppo}
+  critics:
+    2x2: {same_as: algorithms/BDPI}
+"""
+
+
+def bdpi(*arguments: object, folder: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bdpi.cli", *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tiny.yaml").write_text(STUDY)
+    return tmp_path
+
+
+def episodes(folder: Path) -> dict[object, object]:
+    _, runs, problems = read_runs(folder / "runs" / "tiny")
+    assert not problems
+    return {(run.place.row, run.place.series, run.place.seed): run.returns.tolist() for run in runs}
+
+
+def test_the_list_of_studies(tmp_path: Path) -> None:
+    lines = bdpi("study", "list", folder=tmp_path).stdout.splitlines()
+    assert any(line.startswith("figure2") and "table, lunarlander, frozenlake, hallway" in line for line in lines)
+
+
+def test_a_study_from_the_first_run_to_the_report(folder: Path) -> None:
+    first = bdpi("study", "tiny.yaml", "--seeds", 1, "--episodes", 5, "--workers", 2, folder=folder)
+    assert "2 of 2 runs done" in first.stdout
+    assert "bdpi report runs/tiny" in first.stdout
+    second = bdpi("study", "tiny.yaml", "--executor", "local", folder=folder)
+    assert "4 of 4 runs done" in second.stdout
+    found = episodes(folder)
+    assert len(found) == 6
+    assert found["critics", "2x2", 0] == found["algorithms", "BDPI", 0]
+    assert {len(returns) for returns in found.values()} == {25}
+    report = bdpi("report", "runs/tiny", "--archive", "kept", "--out", "shown", folder=folder)
+    assert "index.html" in report.stdout
+    assert {"figure.png", "figure.pdf", "tables.md", "index.html"} <= {
+        path.name for path in (folder / "shown").iterdir()
+    }
+    again = bdpi("report", "kept", "--out", "again", folder=folder)
+    assert "index.html" in again.stdout
+    tables = [(folder / name / "tables.md").read_text().splitlines() for name in ("shown", "again")]
+    assert [line for line in tables[0] if "Made by" not in line] == [
+        line for line in tables[1] if "Made by" not in line
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["study", "figur2"], "there is no study 'figur2'"),
+        (["study", "tiny.yaml", "--env", "moon"], "no environment 'moon'"),
+        (["report", "."], "is not the folder of a study"),
+        (["report", "missing"], "is not the folder of a study"),
+    ],
+)
+def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str) -> None:
+    done = bdpi(*arguments, folder=folder, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_study_whose_driver_is_killed_again_and_again(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The merged result is that of an undisturbed study; processes that were left alone end by themselves."""
+    undisturbed = tmp_path_factory.mktemp("undisturbed")
+    (undisturbed / "tiny.yaml").write_text(STUDY)
+    bdpi("study", "tiny.yaml", folder=undisturbed)
+    rng = random.Random(0)
+    command = [sys.executable, "-m", "bdpi.cli", "study", "tiny.yaml", "--workers", "2"]
+    for _ in range(4):
+        with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as process:
+            time.sleep(rng.uniform(1, 6))
+            process.send_signal(rng.choice([signal.SIGKILL, signal.SIGINT]))
+    left = time.monotonic() + 60
+    while (last := bdpi("study", "tiny.yaml", folder=folder, check=False)).returncode and time.monotonic() < left:
+        time.sleep(1)  # a run may still be saved by a process whose driver is gone
+    assert last.returncode == 0, last.stdout + last.stderr
+    assert episodes(folder) == episodes(undisturbed)
+    statuses = [json.loads(path.read_text())["status"] for path in folder.glob("runs/tiny/*/*/*/config.json")]
+    assert statuses == ["finished"] * 4
+
+
+def test_ctrl_c_stops_cleanly(folder: Path) -> None:
+    (folder / "tiny.yaml").write_text(STUDY.replace("episodes: 25", "episodes: 5000"))
+    command = [sys.executable, "-m", "bdpi.cli", "study", "tiny.yaml", "--workers", "2", "--only", "BDPI"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    configs = [folder / f"runs/tiny/algorithms/FrozenLake-v1/BDPI-seed{seed}/config.json" for seed in range(2)]
+    end = time.monotonic() + 60
+    while not all(config.exists() for config in configs) and time.monotonic() < end:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all processes get it
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command again" in output
+    assert [json.loads(config.read_text())["status"] for config in configs] == ["interrupted"] * 2
