@@ -114,13 +114,15 @@ def table(experiments: list[Experiment]) -> str:
             continue
         first, last = experiment.block
         means = np.array([returns[first:last].mean() for returns in runs])
-        low, high = interval(means, rng)
+        interval_text = "–"  # of one run, there is none
         digits = 2 if np.abs(means).max() < 2 else 0
+        if len(means) > 1:
+            interval_text = "[{:.{d}f}, {:.{d}f}]".format(*interval(means, rng), d=digits)
         each = ", ".join(f"{value:.{digits}f}" for value in means)
         paper = "–" if experiment.paper is None else f"{paper_mean(experiment):.{digits}f}"
         lines.append(
             f"| {experiment.environment} | {experiment.agent} | {len(runs)} | {first}–{last} | "
-            f"{means.mean():.{digits}f} | [{low:.{digits}f}, {high:.{digits}f}] | {each} | {paper} |"
+            f"{means.mean():.{digits}f} | {interval_text} | {each} | {paper} |"
         )
     return "\n".join(lines)
 

@@ -16,7 +16,7 @@ from bdpi.report.statistics import learning_curve
 from bdpi.runs.store import StoredRun
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason=f"no browser: none of {', '.join(NAMES)} is installed")
-EVIL = "</script><script>window.evil = 1</script><img src=x onerror='window.evil = 1'>"
+EVIL = "<!-- <script </script><script>window.evil = 1</script><img src=x onerror='window.evil = 1'>"
 PANEL = f'#row0 [data-panel="{LAKE}"]'
 
 

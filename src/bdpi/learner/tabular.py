@@ -71,10 +71,11 @@ def actor_loss(rule: ActorRule, policy: FloatArray, targets: FloatArray) -> floa
 
 def assign(table: FloatArray, states: IntArray, targets: FloatArray) -> None:
     """Set ``table[state]`` to the mean of the targets of each state in the batch: the least-squares fit."""
-    visited, inverse, counts = np.unique(states, return_inverse=True, return_counts=True)
-    sums = np.zeros((len(visited), table.shape[1]))
-    np.add.at(sums, inverse, targets)
-    table[visited] = sums / counts[:, None]
+    counts = np.bincount(states, minlength=len(table))
+    visited = counts > 0
+    for action in range(table.shape[1]):
+        sums = np.bincount(states, weights=targets[:, action], minlength=len(table))
+        table[visited, action] = sums[visited] / counts[visited]
 
 
 def _rows(masks: BoolArray | None, batch: IntArray) -> BoolArray | None:
