@@ -3,19 +3,20 @@
     make figures
 
 Runs what is missing under results/frozenlake/ (one Monitor file per seed, as many at a time as there are cores), then
-draws docs/frozenlake.png from these files and from results/paper/figure_curves.csv.
+draws docs/frozenlake.png from these files and the paper's curve.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+
+from bdpi.report.paper import paper_curve
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "results" / "frozenlake"
@@ -61,17 +62,6 @@ def smooth(returns: np.ndarray, coefficient: float = 0.85) -> np.ndarray:
     return result
 
 
-def paper_curve(env: str, series: str) -> tuple[np.ndarray, ...]:
-    """Episodes, returns and the band of a curve of the paper's Figure 2, row "algorithms"."""
-    with open(ROOT / "results" / "paper" / "figure_curves.csv", newline="") as file:
-        rows = [
-            row
-            for row in csv.DictReader(file)
-            if (row["panel_row"], row["env"], row["series"]) == ("Algorithms", env, series)
-        ]
-    return tuple(np.array([float(row[key]) for row in rows]) for key in ("episode", "return", "band_low", "band_high"))
-
-
 def draw(path: Path) -> None:
     """The figure, and its numbers on the terminal."""
     from matplotlib.figure import Figure
@@ -87,7 +77,9 @@ def draw(path: Path) -> None:
 
     figure = Figure(figsize=(7.5, 3.6), layout="constrained")
     axes = figure.add_subplot()
-    x, y, low, high = paper_curve("FrozenLake", "BDPI")
+    paper = paper_curve("algorithms", ENV_ID, "BDPI")
+    assert paper is not None
+    x, y, low, high = paper.episodes, paper.returns, paper.low, paper.high
     axes.fill_between(x, low, high, color="0.6", alpha=0.25, linewidth=0)
     axes.plot(x, y, color="0.45", linewidth=1, label="BDPI, the paper (8 runs)")
     x, y, *_ = paper_curve("FrozenLake", "PPO")

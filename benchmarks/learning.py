@@ -10,7 +10,6 @@ from these files, with bootstrap intervals, next to the numbers of the paper's f
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import shutil
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bdpi.report.paper import paper_curve
 from bdpi.runs.campaign import PlainTally, Tally, run_campaign
 from bdpi.runs.executors.processes import Processes
 from bdpi.runs.job import Job
@@ -38,7 +38,7 @@ class Experiment:
     """Some seeds of one agent.
 
     :param block: the episodes over which the mean return counts
-    :param paper: environment and series in results/paper/figure_curves.csv to compare with
+    :param paper: row and series of the paper's figures to compare with
     :param needs_gpu: without one it would take days
     """
 
@@ -59,17 +59,17 @@ class Experiment:
 
 
 EXPERIMENTS = (
-    Experiment("FrozenLake8x8-v1", "bdpi", 500, (400, 500), ("FrozenLake", "BDPI")),
-    Experiment("FrozenLake8x8-v1", "abcdqn", 500, (400, 500), ("FrozenLake", "ABCDQN")),
-    Experiment("FrozenLake8x8-v1", "actor-mimic", 500, (400, 500), ("FrozenLake", "BDPI/mimic")),
-    Experiment("FrozenLake8x8-v1", "bootstrapped-dqn", 1000, (900, 1000), ("FrozenLake", "BDQN")),
-    Experiment("TableLong-v0", "bdpi", 150, (125, 150), ("Table", "BDPI")),
-    Experiment("TableLong-v0", "actor-mimic", 150, (125, 150), ("Table", "BDPI/mimic")),
-    Experiment("TableLong-v0", "abcdqn", 150, (125, 150), ("Table", "ABCDQN")),
-    Experiment("Pendulum-v1", "bdpi", 100, (60, 100), ("Pendulum", "BDPI+binary")),
-    Experiment("LunarLander-v3", "bdpi", 70, (50, 70), ("LunarLander", "BDPI")),
+    Experiment("FrozenLake8x8-v1", "bdpi", 500, (400, 500), ("algorithms", "BDPI")),
+    Experiment("FrozenLake8x8-v1", "abcdqn", 500, (400, 500), ("algorithms", "ABCDQN")),
+    Experiment("FrozenLake8x8-v1", "actor-mimic", 500, (400, 500), ("algorithms", "ActorMimic")),
+    Experiment("FrozenLake8x8-v1", "bootstrapped-dqn", 1000, (900, 1000), ("algorithms", "BootstrappedDQN")),
+    Experiment("TableLong-v0", "bdpi", 150, (125, 150), ("algorithms", "BDPI")),
+    Experiment("TableLong-v0", "actor-mimic", 150, (125, 150), ("algorithms", "ActorMimic")),
+    Experiment("TableLong-v0", "abcdqn", 150, (125, 150), ("algorithms", "ABCDQN")),
+    Experiment("Pendulum-v1", "bdpi", 100, (60, 100), ("pendulum", "BDPI")),
+    Experiment("LunarLander-v3", "bdpi", 70, (50, 70), ("algorithms", "BDPI")),
     Experiment("TableSafe-v0", "bdpi", 60, (40, 60), None),
-    Experiment("Hallway-v0", "bdpi", 60, (40, 60), ("Hallway", "BDPI"), seeds=2, needs_gpu=True),
+    Experiment("Hallway-v0", "bdpi", 60, (40, 60), ("algorithms", "BDPI"), seeds=2, needs_gpu=True),
 )
 
 
@@ -88,11 +88,10 @@ def returns_of(experiment: Experiment) -> list[np.ndarray]:
 
 def paper_mean(experiment: Experiment) -> float:
     """Mean over the same episodes of the paper's (smoothed) curve."""
-    first, last = experiment.block
-    with open(ROOT / "results" / "paper" / "figure_curves.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if (row["env"], row["series"]) == experiment.paper]
-    rows = [row for row in rows if row["panel_row"] in ("Algorithms", "Pendulum")]
-    return float(np.mean([float(row["return"]) for row in rows if first <= float(row["episode"]) < last]))
+    assert experiment.paper is not None
+    curve = paper_curve(experiment.paper[0], experiment.environment, experiment.paper[1])
+    assert curve is not None
+    return curve.mean(*experiment.block)
 
 
 def interval(values: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:

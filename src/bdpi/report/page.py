@@ -227,12 +227,14 @@ def _folded(table: Table, opened: bool) -> str:
 
 def _table(table: Table) -> str:
     head = "".join(
-        f'<th scope="col"{_word(table, column)}>{escape(name)}</th>' for column, name in enumerate(table.columns)
+        f'<th scope="col"{_word(table, column)}>{escape(name).replace(" %", "&nbsp;%")}</th>'
+        for column, name in enumerate(table.columns)
     )
     lines, before = [], ""
+    grouped = len({line[0] for line in table.rows}) < len(table.rows)
     for line in table.rows:
         # Where the first column changes, a stronger rule helps the eye.
-        first = ' class="first"' if line[0] != before and table.n_texts > 1 else ""
+        first = ' class="first"' if grouped and line[0] != before else ""
         before = line[0]
         cells = "".join(
             f'<th scope="row"{_word(table, column)}>{escape(cell)}</th>'
