@@ -122,7 +122,8 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Which algorithm: bdpi, abcdqn, actor-mimic, bootstrapped-dqn, tabular-bdpi.",
+            help="Which algorithm: bdpi, abcdqn, actor-mimic, bootstrapped-dqn, tabular-bdpi; or one to compare with: "
+            "ppo, a2c, dqn, sac, td3, acktr, prioritized-dueling-dqn (these cannot be resumed).",
             show_default="bdpi",
         ),
     ] = None,
@@ -444,6 +445,7 @@ def study(
 
     from bdpi.runs.campaign import LiveTally, PlainTally, run_campaign
     from bdpi.runs.executors import make_executor
+    from bdpi.runs.job import check_plans
     from bdpi.runs.signals import Stop
     from bdpi.runs.store import write_index
 
@@ -456,6 +458,7 @@ def study(
     )
     root = out.absolute()
     jobs = part.jobs(root)
+    check_plans([job.plan for job in jobs])
     write_index(root / part.name, part.title, part.folders(root))
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes

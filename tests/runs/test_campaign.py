@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from bdpi.runs.campaign import Tally, run_campaign
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import Executor, make_executor
-from bdpi.runs.job import Job, execute, status_of
+from bdpi.runs.job import Job, check_plans, execute, status_of
 from bdpi.runs.plan import Plan
 from bdpi.runs.store import Place, read_runs, write_archive, write_index
 
@@ -222,6 +223,27 @@ def test_the_entropy_of_an_interrupted_run_is_complete(tmp_path: Path) -> None:
     assert execute(parts).status == "finished"
     assert (parts.folder / "entropy.f32").read_bytes() == (whole.folder / "entropy.f32").read_bytes()
     assert execute(job(tmp_path, "none", agent="abcdqn", record_entropy=True)).error.startswith("abcdqn has no actor")
+
+
+def test_mistakes_are_found_before_anything_runs(tmp_path: Path) -> None:
+    check_plans([one.plan for one in small_study(tmp_path)])
+    with pytest.raises(RunError, match=r"BDPI: .*'n_critic': did you mean n_critics"):
+        check_plans([job(tmp_path, hyperparameters={"n_critic": 3}).plan])
+    with pytest.raises(RunError, match="unknown agent 'trpo': choose from bdpi"):
+        check_plans([job(tmp_path, agent="trpo").plan])
+
+
+@pytest.mark.slow
+def test_ray_workers_that_do_not_share_files_send_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="needs the extra bdpi[ray]")
+    from bdpi.runs.executors import on_ray
+
+    monkeypatch.setattr(on_ray, "_marker", lambda jobs: nullcontext(tmp_path / "nowhere"))
+    jobs = [job(tmp_path, seed=seed) for seed in range(2)]
+    tally, said = run_all(jobs, make_executor("ray", workers=2))
+    assert len(tally.done) == 2, said
+    assert len(episodes_of(tmp_path, jobs)["BDPI", 1][0]) == 15
+    assert status_of(jobs[0]) == "finished"
 
 
 @pytest.mark.slow

@@ -27,9 +27,16 @@ PEER_NAMES = ("ppo", "a2c", "dqn", "sac", "td3", "acktr", "prioritized-dueling-d
 
 
 def agent_class(name: str) -> type[Agent]:
-    """:raises RunError: for a name that is not in ``bdpi.agents.AGENTS``."""
+    """An agent of this package, or one that it is compared with.
+
+    :raises RunError: for a name that is neither in ``bdpi.agents.AGENTS`` nor in ``bdpi.baselines.paper.PEERS``.
+    """
     from bdpi.agents import AGENTS
 
+    if is_peer(name):
+        from bdpi.baselines.paper import PEERS
+
+        return PEERS[name]  # type: ignore[return-value]  # alike in what runs ask of them, except where is_peer is asked
     if name not in AGENTS:
         raise RunError(f"unknown agent {name!r}: choose from {', '.join((*AGENTS, *PEER_NAMES))}")
     return AGENTS[name]

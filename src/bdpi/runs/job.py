@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,18 @@ class JobResult:
     status: str
     error: str = ""
     details: str = ""
+
+
+def check_plans(plans: Sequence[Plan]) -> None:
+    """Find mistakes before hours are spent.
+
+    :raises RunError: for an agent or a hyper-parameter that does not exist
+    """
+    from bdpi.runs.build import agent_class
+    from bdpi.runs.settings import check_names
+
+    for agent, names in {(plan.agent, tuple(plan.hyperparameters)) for plan in plans}:
+        check_names(names, agent_class(agent))
 
 
 def status_of(job: Job) -> str:

@@ -48,14 +48,17 @@ def steps(agent: Agent, environment: VecEnv, *, deterministic: bool) -> Iterator
 
     :param environment: one, in a Monitor.
     """
+    from bdpi.agents import EnsembleAlgorithm
     from bdpi.agents.checks import masks_of
 
     observations: Any = environment.reset()
     infos = environment.unwrapped.reset_infos
     n_steps = 0
     while True:
-        masks = masks_of(infos, agent.action_space, n_steps)
-        actions, _ = agent.predict(observations, deterministic=deterministic, action_masks=masks)
+        # Stable-Baselines3's own algorithms know nothing of masks.
+        known = isinstance(agent, EnsembleAlgorithm)
+        masks: dict[str, Any] = {"action_masks": masks_of(infos, agent.action_space, n_steps)} if known else {}
+        actions, _ = agent.predict(observations, deterministic=deterministic, **masks)
         observations, _, dones, infos = environment.step(actions)
         n_steps += 1
         yield Episode.from_info(infos[0])

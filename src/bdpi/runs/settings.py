@@ -49,6 +49,14 @@ def settable(agent_class: type[Any]) -> dict[str, inspect.Parameter]:
     }
 
 
+def check_names(names: Iterable[str], agent_class: type[Any]) -> None:
+    """:raises RunError: for a name that is no argument of the agent."""
+    valid = settable(agent_class)
+    for name in names:
+        if name not in valid:
+            raise RunError(f"{agent_class.__name__}: {_unknown(name, [*valid, *POLICY_SETTINGS])}")
+
+
 def parse_settings(texts: Iterable[str], agent_class: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Turn ``["n_critics=8", "net_arch=[64,64]"]`` into hyper-parameters and ``policy_kwargs``.
 

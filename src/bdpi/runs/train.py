@@ -128,6 +128,8 @@ def prepare_resumption(
     config = folder.read_config()
     folder.settle(config)
     plan = Plan.from_dict(config)
+    if is_peer(plan.agent):
+        raise RunError(f"runs of {plan.agent} cannot be resumed: start again with bdpi train {plan.environment}")
     if episodes is not None or steps is not None:
         plan = replace(plan, episodes=episodes, steps=steps)
     progress = _saved_progress(folder, config, plan)

@@ -1,0 +1,70 @@
+"""Runs of the algorithms that BDPI is compared with."""
+
+from pathlib import Path
+
+import pytest
+
+from bdpi.runs.build import PEER_NAMES
+from bdpi.runs.episodes import read_monitor
+from bdpi.runs.errors import RunError
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.plan import Plan
+from bdpi.runs.play import open_agent, steps
+from bdpi.runs.train import prepare, prepare_resumption
+
+
+@pytest.mark.parametrize("name", PEER_NAMES)
+def test_a_run_has_what_every_run_has(tmp_path: Path, name: str) -> None:
+    environment, episodes = ("Pendulum-v1", 1) if name in ("sac", "td3") else ("CartPole-v1", 6)
+    returns = []
+    for attempt in ("one", "two"):
+        plan = Plan(environment, name, seed=1, episodes=episodes)
+        outcome = prepare(plan, tmp_path / attempt).run()
+        assert outcome.status == "finished", outcome.error
+        assert outcome.summary.episodes == episodes
+        returns.append(read_monitor(outcome.folder.monitor).returns)
+    assert returns[0] == returns[1]
+    assert len(returns[0]) == episodes
+    config = outcome.folder.read_config()
+    assert config["agent"] == name
+    assert config["resumable"] is False
+    assert outcome.folder.curve.exists()
+    with pytest.raises(RunError, match=f"runs of {name} cannot be resumed"):
+        prepare_resumption(outcome.folder.path, episodes=100)
+    agent = open_agent(outcome.folder)
+    assert agent.env is not None
+    episode = next(episode for episode in steps(agent, agent.env, deterministic=True) if episode is not None)
+    assert episode.length > 0
+
+
+def test_hyperparameters_reach_the_algorithm(tmp_path: Path) -> None:
+    plan = Plan("CartPole-v1", "ppo", episodes=2, hyperparameters={"n_steps": 32, "batch_size": 16})
+    session = prepare(plan, tmp_path)
+    assert session.peer.n_steps == 32
+    assert session.peer.gamma == 0.99
+    assert session.peer.policy.net_arch == [32, 32]
+    plan = Plan("CartPole-v1", "dqn", episodes=2, policy_kwargs={"net_arch": [7]})
+    assert prepare(plan, tmp_path).peer.policy.net_arch == [7]
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (Plan("CartPole-v1", "sac"), "sac needs Box actions"),
+        (Plan("CartPole-v1", "ppo", off_policy_noise=0.2), "knows neither off-policy noise"),
+        (Plan("CartPole-v1", "ppo", hyperparameters={"n_steps": 0}), "n_steps"),
+    ],
+)
+def test_what_does_not_fit_is_said(tmp_path: Path, plan: Plan, message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        prepare(plan, tmp_path)
+    assert not RunFolder(tmp_path).config.exists()
+
+
+def test_a_stopped_run_keeps_its_episodes(tmp_path: Path) -> None:
+    asked = iter(range(150))
+    outcome = prepare(Plan("CartPole-v1", "a2c", episodes=50), tmp_path).run(
+        should_stop=lambda: next(asked, None) is None
+    )
+    assert outcome.status == "interrupted"
+    assert len(read_monitor(outcome.folder.monitor)) == outcome.summary.episodes > 0
