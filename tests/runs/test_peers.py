@@ -29,6 +29,7 @@ def test_a_run_has_what_every_run_has(tmp_path: Path, name: str) -> None:
     assert config["agent"] == name
     assert config["resumable"] is False
     assert outcome.folder.curve.exists()
+    assert outcome.folder.film.exists()
     with pytest.raises(RunError, match=f"runs of {name} cannot be resumed"):
         prepare_resumption(outcome.folder.path, episodes=100)
     agent = open_agent(outcome.folder)

@@ -121,7 +121,7 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
     else:
         session = prepare_resumption(job.folder, episodes=job.plan.episodes)
     session.config["study"] = asdict(job.place)
-    session.draws = False  # a study has figures of its own
+    session.draws = job.place.seed == 0  # one film of each series; curves are for the report to draw
     outcome = session.run(should_stop=should_stop)
     details = (
         outcome.folder.error.read_text("utf-8") if outcome.status == "failed" and outcome.folder.error.exists() else ""

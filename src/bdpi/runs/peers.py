@@ -133,9 +133,6 @@ class PeerSession(Session):
         self.folder.write_config(self.config)
         return "; ".join(problems) or None
 
-    def _draw(self, observer: Observer, should_stop: Callable[[], bool], with_film: bool) -> None:
-        super()._draw(observer, should_stop, with_film=False)  # films are played by agents of this package
-
 
 class _PeerKeeper(BaseCallback):
     """Counts steps and episodes of one or several environments, writes episodes down, ends training in time."""
