@@ -50,6 +50,14 @@ def allowed(q: Tensor, masks: Tensor | None) -> Tensor:
     return q if masks is None else q.masked_fill(~masks, -torch.inf)
 
 
+def numbers_of(hyperparameters: Hyperparameters) -> NDArray[np.float64]:
+    """Learning rates of critics and actor, alpha, the parameter of the actor's rule."""
+    rule = hyperparameters.actor_rule
+    parameter = rule.native[1] if rule is not None and rule.native is not None else 0.0
+    rates = hyperparameters.learning_rate, hyperparameters.actor_learning_rate
+    return np.array([*rates, hyperparameters.critic_step_size, parameter])
+
+
 class AdamTensors:
     """A :class:`NetworkState` on a device, with the optimiser step of ``torch.optim.Adam``."""
 
@@ -136,9 +144,9 @@ class TorchLearner:
     ) -> EpochMetrics:
         """See :meth:`bdpi.learner.interface.Learner.epoch`."""
         memory, batches = self._memory.fetch(transitions, batches)
-        rates = np.array([hyperparameters.learning_rate, hyperparameters.actor_learning_rate])
+        rates = numbers_of(hyperparameters)
         inputs = [torch.as_tensor(array).to(self.device) for array in (batches, critics, rates)]
-        hyperparameters = replace(hyperparameters, learning_rate=0.0, actor_learning_rate=0.0)  # they are in `rates`
+        hyperparameters = replace(hyperparameters, learning_rate=0.0, actor_learning_rate=0.0)  # these may change
         with torch.no_grad():
             if self.replay is None:
                 metrics = self._epoch(inputs, memory, hyperparameters)
