@@ -79,7 +79,8 @@ class EnsembleAlgorithm(CollectingAlgorithm):
     :param verbose: 0 silent, 1 information, 2 debugging
     :param seed: makes everything repeatable, bit for bit on the same machine
     :param device: where networks live. "auto" is the CPU for perceptrons, else a GPU if there is one.
-    :param learner: "native" (C++), "torch", or "auto": native wherever possible
+    :param learner: "native" (C++), "torch", or "auto": native wherever possible. "fused" has kernels of its own for
+        small perceptrons on a GPU; they are new.
     :param n_threads: threads of the native learner; all cores if None. Never changes results.
     :param _init_setup_model: build the networks at once
     """

@@ -16,15 +16,16 @@ from torch import nn
 from bdpi.agents.buffers import gather
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.agents.spaces import NativeInputs
-from bdpi.learner import Learner, LearnerState, Transitions, native
+from bdpi.learner import Learner, LearnerState, Transitions, fused, native
 from bdpi.learner.functional import bind_parameters, flatten_parameters
+from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import FloatArray, IntArray, Observations
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.rules import ActorRule
 from bdpi.learner.tabular import TabularLearner
 from bdpi.learner.torch import TorchLearner
 
-LearnerChoice = Literal["auto", "native", "torch"]
+LearnerChoice = Literal["auto", "native", "torch", "fused"]
 
 
 class AgentLearner:
@@ -127,7 +128,8 @@ def network_learner(
     learner: NativeLearner | TorchLearner
     inputs = None
     actor_parameters = None
-    if _choose(policy, rule, choice, device) == "native":
+    chosen = _choose(policy, rule, choice, device, prior_scale)
+    if chosen == "native":
         inputs = policy.native_inputs()
         assert inputs is not None
         learner = NativeLearner(
@@ -145,7 +147,18 @@ def network_learner(
     else:
         # a copy of the actor, because a functional call swaps a module's parameters for a moment
         actor = copy.deepcopy(policy.actor)
-        learner = TorchLearner(actor, policy.make_critic(), state, device, policy.preprocess, prior_scale)
+        if chosen == "fused":
+            inputs = policy.native_inputs()
+            assert inputs is not None
+            networks = FusedNetworks(
+                (inputs.size, *policy.actor_arch, policy.n_actions),
+                (inputs.size, *policy.critic_arch, policy.n_actions),
+                inputs.one_hot,
+                relu=policy.activation_fn is nn.ReLU,
+            )
+            learner = FusedLearner(actor, policy.make_critic(), state, networks, device)
+        else:
+            learner = TorchLearner(actor, policy.make_critic(), state, device, policy.preprocess, prior_scale)
         if learner.actor is not None:
             actor_parameters = learner.actor.parameters
     agent_learner = AgentLearner(learner, inputs, has_actor=policy.actor is not None)
@@ -163,11 +176,23 @@ def _follow(policy: BDPIPolicy, learner: AgentLearner) -> AgentLearner:
 
 
 def _choose(
-    policy: BDPIPolicy, rule: ActorRule | None, choice: LearnerChoice, device: torch.device
-) -> Literal["native", "torch"]:
+    policy: BDPIPolicy, rule: ActorRule | None, choice: LearnerChoice, device: torch.device, prior_scale: float
+) -> Literal["native", "torch", "fused"]:
     """The native learner wherever it can do the work; it is the fastest for small networks."""
-    if choice not in ("auto", "native", "torch"):
-        raise ValueError(f'learner must be "auto", "native" or "torch", got {choice!r}')
+    if choice not in ("auto", "native", "torch", "fused"):
+        raise ValueError(f'learner must be "auto", "native", "torch" or "fused", got {choice!r}')
+    if choice == "fused":
+        inputs = policy.native_inputs()
+        sizes = [] if inputs is None else [inputs.size, *policy.critic_arch, policy.n_actions]
+        actor_sizes = sizes if policy.actor is None or inputs is None else [inputs.size, *policy.actor_arch, sizes[-1]]
+        if not all(fused.is_suitable(each, rule, prior_scale) for each in (sizes, actor_sizes)):
+            raise ValueError(
+                "the fused learner trains small perceptrons with one hidden layer of tanh or ReLU units, by the rules "
+                'of this package; for everything else use learner="auto"'
+            )
+        if not fused.is_available():
+            raise ValueError("the fused learner needs a CUDA device and Triton, which PyTorch for CUDA brings along")
+        return "fused"
     if choice == "torch":
         return "torch"
     knows_rule = rule is None or rule.native is not None
