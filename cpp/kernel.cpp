@@ -186,8 +186,7 @@ int64_t fma_burst(float* sink) {
 #define BDPI_NAME(x) BDPI_NAME_(x)
 extern const Kernel BDPI_NAME(BDPI_KERNEL);
 const Kernel BDPI_NAME(BDPI_KERNEL) = {
-    BDPI_STRING(BDPI_KERNEL), kLanes, predict, train_critic, train_actor, conservative_rule,
-    imitation_rule, fma_burst,
+    BDPI_STRING(BDPI_KERNEL), kLanes, predict, train_critic, train_actor, kRules, fma_burst,
 };
 
 }  // namespace bdpi

@@ -45,6 +45,11 @@ struct Transitions {
 // have a Q' of minus infinity.
 using ActorRule = void (*)(const float* policy, const float* q, int n_actions, float parameter, float* target);
 
+struct NamedRule {
+    const char* name;
+    ActorRule rule;
+};
+
 struct Hyperparameters {
     int critic_iterations;
     int fit_steps;
@@ -108,8 +113,7 @@ struct Kernel {
     FitResult (*train_actor)(const Shape&, const Hyperparameters&, const Transitions&, const int64_t* batch,
                              int batch_size, Network& actor, const float* q, Workspace&);
 
-    ActorRule conservative;  // (1 - parameter) pi + parameter greedy(Q'): BDPI
-    ActorRule imitation;     // softmax(Q' / parameter), or greedy(Q') if the parameter is 0: the Actor-Mimic
+    const NamedRule* rules;  // how an actor may follow a critic; the last one has no name
 
     // Fused multiply-adds per call on one thread; the caller measures the time.
     int64_t (*fma_burst)(float* sink);

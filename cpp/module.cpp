@@ -90,8 +90,8 @@ const bool* check_masks(const char* name, const Masks& masks, int64_t n, int n_a
 
 ActorRule find_rule(const Kernel& kernel, const std::string& name) {
     if (name.empty()) return nullptr;
-    if (name == "conservative") return kernel.conservative;
-    if (name == "imitation") return kernel.imitation;
+    for (const NamedRule* known = kernel.rules; known->name; ++known)
+        if (name == known->name) return known->rule;
     fail("the native learner has no actor rule '" + name + "'");
 }
 

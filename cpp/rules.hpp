@@ -1,4 +1,5 @@
-// How the actor follows a critic: one function per rule, for one transition; see ActorRule in kernel.hpp.
+// How the actor follows a critic: one function per rule, for one transition, and a line in the table at the end; see
+// ActorRule in kernel.hpp.
 // Included by kernel.cpp alone, inside its anonymous namespace: each instruction set gets its own copy.
 
 // The first of the largest values whose action is allowed; the first action if none is.
@@ -25,3 +26,9 @@ void imitation_rule(const float*, const float* q, int n_actions, float temperatu
     }
     for (int a = 0; a < n_actions; ++a) target[a] /= total;
 }
+
+const NamedRule kRules[] = {
+    {"conservative", conservative_rule},
+    {"imitation", imitation_rule},
+    {nullptr, nullptr},
+};

@@ -4,7 +4,8 @@
 >>> agent = bdpi.BDPI("MlpPolicy", "FrozenLake8x8-v1", seed=1)
 >>> agent.learn(20_000)  # doctest: +SKIP
 
-Importing the package also registers its environments (``Table-v0``, ``TableLong-v0``, ``Hallway-v0``) with Gymnasium.
+Importing the package also registers its environments with Gymnasium: ``Table-v0``, ``TableLong-v0``, ``TableSafe-v0``,
+``Hallway-v0``.
 """
 
 from importlib import import_module
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from bdpi import envs
 
 if TYPE_CHECKING:
-    from bdpi.agents import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, TabularBDPI
+    from bdpi.agents import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, TabularBDPI, evaluate_policy
 
-__all__ = ["ABCDQN", "BDPI", "ActorMimic", "BootstrappedDQN", "TabularBDPI", "__version__"]
+__all__ = ["ABCDQN", "BDPI", "ActorMimic", "BootstrappedDQN", "TabularBDPI", "__version__", "evaluate_policy"]
 
 try:
     __version__ = version("bdpi")

@@ -1,5 +1,6 @@
 """The fused kernels against the PyTorch learner: on a GPU where there is one, else in Triton's interpreter."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from bdpi.learner.fused import FusedLearner, FusedNetworks, is_suitable
 from bdpi.learner.rules import Conservative, Imitation
 from bdpi.learner.torch import TorchLearner
 
-pytest.importorskip("triton", reason="Triton is not installed: it comes with PyTorch's CUDA packages")
+# Not imported here: Triton and Mesa's OpenGL, which other tests use, cannot be loaded into one process in this order.
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed: it comes with PyTorch's CUDA packages", allow_module_level=True)
 ON_GPU = torch.cuda.is_available()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 

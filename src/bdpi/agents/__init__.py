@@ -5,6 +5,7 @@ from bdpi.agents.actor_mimic import ActorMimic
 from bdpi.agents.base import EnsembleAlgorithm
 from bdpi.agents.bdpi import BDPI
 from bdpi.agents.bootstrapped_dqn import BootstrappedDQN
+from bdpi.agents.evaluation import evaluate_policy
 from bdpi.agents.tabular_bdpi import TabularBDPI
 
 #: By the name they have on the command line.
@@ -16,4 +17,13 @@ AGENTS: dict[str, type[EnsembleAlgorithm]] = {
     "tabular-bdpi": TabularBDPI,
 }
 
-__all__ = ["ABCDQN", "AGENTS", "BDPI", "ActorMimic", "BootstrappedDQN", "EnsembleAlgorithm", "TabularBDPI"]
+__all__ = [
+    "ABCDQN",
+    "AGENTS",
+    "BDPI",
+    "ActorMimic",
+    "BootstrappedDQN",
+    "EnsembleAlgorithm",
+    "TabularBDPI",
+    "evaluate_policy",
+]

@@ -10,6 +10,7 @@ import io
 import pathlib
 import pickle
 import time
+import warnings
 import zipfile
 from typing import Any, ClassVar, TypeVar
 
@@ -35,7 +36,7 @@ from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.learner import Hyperparameters
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
-from bdpi.learner.rules import ActorRule
+from bdpi.learner.rules import ActorRule, check_rule
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
 
@@ -160,6 +161,7 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         self._generator: np.random.Generator | None = None
         #: the policy's, which draws stochastic predictions; here, because it is saved too
         self._predict_generator: np.random.Generator | None = None
+        self._warned_of_masks = False
         #: probabilities that the last training actions were drawn by; None for agents without an actor
         self.acted_by: FloatArray | None = None
         #: entropy and the like, as they were last computed
@@ -227,6 +229,8 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         rule = self.actor_rule()
         if rule is None:
             self.policy.actor = None
+        else:
+            check_rule(rule, int(self.action_space.n))
         return network_learner(
             self.policy,
             rule,
@@ -304,6 +308,12 @@ class EnsembleAlgorithm(CollectingAlgorithm):
                 f"rewards up to {largest:.3g}. Scale them down, as VecNormalize does, or lower learning_rate, and go "
                 "on from an earlier agent; the experience is kept."
             )
+        if self.agent_learner.has_actor and not np.isfinite(metrics.actor_loss):
+            raise ValueError(
+                f"the actor's loss is {metrics.actor_loss} at step {self.num_timesteps}: the rule "
+                f"{hyperparameters.actor_rule} gives targets that are no probabilities. Q-values of actions that are "
+                "not allowed are minus infinity, and 0 times that is not a number."
+            )
         self._n_updates += 1
         self.logger.record("train/critic_loss", metrics.critic_loss)
         if self.agent_learner.has_actor:
@@ -350,14 +360,28 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         :param deterministic: the most probable action instead of a drawn one
         :param action_masks: which actions are allowed, (n_actions,) or (n, n_actions)
         """
-        n_actions = int(self.action_space.n)
-        self.policy.action_masks = (
-            None if action_masks is None else np.asarray(action_masks, bool).reshape(-1, n_actions)
-        )
+        self.policy.action_masks = self._masks_for_prediction(action_masks, observation)
         try:
             return super().predict(observation, state, episode_start, deterministic)
         finally:
             self.policy.action_masks = None
+
+    def _masks_for_prediction(self, masks: Any, observation: Any) -> BoolArray | None:
+        if masks is None:
+            learned_with_masks = self.replay_buffer is not None and self.replay_buffer.masks is not None
+            if learned_with_masks and not self._warned_of_masks:
+                self._warned_of_masks = True
+                warnings.warn(
+                    "this agent learned with action masks and now predicts without: it may choose actions that are not "
+                    "allowed. Give predict action_masks; to evaluate, use bdpi.evaluate_policy (Stable-Baselines3's "
+                    "knows no masks).",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+            return None
+        tensors, _ = self.policy.obs_to_tensor(observation)
+        n = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
+        return checks.check_masks(masks, n, int(self.action_space.n))
 
     def learn(
         self: Self,
@@ -381,7 +405,8 @@ class EnsembleAlgorithm(CollectingAlgorithm):
     # -- files --------------------------------------------------------------------------------------------------
 
     def _excluded_save_params(self) -> list[str]:
-        derived = ["acted_by", "agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
+        derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
+        derived += ["acted_by", "_warned_of_masks"]
         return [*super()._excluded_save_params(), *derived, "_device_is_free"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:

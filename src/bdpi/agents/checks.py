@@ -181,7 +181,7 @@ def masks_of(
         if "action_mask" not in info:
             continue
         mask = np.asarray(info["action_mask"])
-        if mask.shape != (n_actions,) or mask.dtype.kind not in "biu":
+        if mask.shape != (n_actions,) or not _is_zeros_and_ones(mask):
             raise ValueError(
                 f'info["action_mask"] of environment {environment} at step {step} must be {n_actions} zeros and ones, '
                 f"one for each action, got {info['action_mask']!r}"
@@ -195,3 +195,24 @@ def masks_of(
             )
         masks[environment] = mask.astype(bool)
     return masks
+
+
+def check_masks(masks: Any, n: int, n_actions: int) -> NDArray[np.bool_]:
+    """The argument ``action_masks`` of ``predict``, as (n, n_actions).
+
+    :param n: number of observations
+    """
+    given = np.asarray(masks)
+    fits = given.shape == (n, n_actions) or (n == 1 and given.shape == (n_actions,))
+    if not fits or not _is_zeros_and_ones(given):
+        raise ValueError(
+            f"action_masks must be zeros and ones of shape {(n, n_actions)}, a row for each observation, got {masks!r}"
+        )
+    result = given.reshape(n, n_actions).astype(bool)
+    if not result.any(axis=1).all():
+        raise ValueError(f"action_masks allow no action at all in observation {int(result.any(axis=1).argmin())}")
+    return result
+
+
+def _is_zeros_and_ones(mask: NDArray[Any]) -> bool:
+    return mask.dtype.kind in "biuf" and bool(np.isin(mask, (0, 1)).all())

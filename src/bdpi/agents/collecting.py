@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,21 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                 executed[index] = checks.check_executed_action(
                     info["executed_action"], self.action_space, self.num_timesteps, index
                 )
-        super()._store_transition(replay_buffer, executed, new_obs, reward, dones, infos)
+        normalizer = self._vec_normalize_env
+        if normalizer is None:
+            self._last_original_obs, original, original_reward = self._last_obs, new_obs, reward
+        else:
+            original, original_reward = normalizer.get_original_obs(), normalizer.get_original_reward()
+        next_obs = copy.deepcopy(original)
+        for index, info in enumerate(infos):
+            if dones[index] and info.get("terminal_observation") is not None:
+                last = info["terminal_observation"]
+                _set_row(next_obs, index, last if normalizer is None else normalizer.unnormalize_obs(last))
+        assert self._last_original_obs is not None
+        replay_buffer.add(self._last_original_obs, next_obs, executed, original_reward, dones, infos)
+        self._last_obs = new_obs
+        if normalizer is not None:
+            self._last_original_obs = original
 
 
 def check_before_normalizing(normalizer: VecNormalize, algorithm: CollectingAlgorithm) -> None:
@@ -180,3 +195,11 @@ def _upcoming(env: VecEnv, dones: Any, infos: list[dict[str, Any]]) -> list[dict
 
 def _row(values: Any, index: int) -> Any:
     return {key: part[index] for key, part in values.items()} if isinstance(values, dict) else values[index]
+
+
+def _set_row(values: Any, index: int, row: Any) -> None:
+    if isinstance(values, dict):
+        for key, part in values.items():
+            part[index] = row[key]
+    else:
+        values[index] = row

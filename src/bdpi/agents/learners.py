@@ -14,15 +14,15 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from bdpi.agents.buffers import gather
-from bdpi.agents.policies import BDPIPolicy
+from bdpi.agents.policies import BDPIPolicy, mask_probabilities
 from bdpi.agents.spaces import NativeInputs
 from bdpi.learner import Learner, LearnerState, Transitions, fused, native
 from bdpi.learner.functional import bind_parameters, flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
-from bdpi.learner.interface import FloatArray, IntArray, Observations
+from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.rules import ActorRule
-from bdpi.learner.tabular import TabularLearner
+from bdpi.learner.tabular import TabularLearner, allowed
 from bdpi.learner.torch import TorchLearner
 
 LearnerChoice = Literal["auto", "native", "torch", "fused"]
@@ -61,22 +61,27 @@ class AgentLearner:
         """Q_A(s, .) of every critic for zero-based observations, (n_critics, n, n_actions)."""
         return self.learner.q_values(observations if self._inputs is None else self._inputs(observations))
 
-    def behaviour(self, observations: Observations) -> FloatArray:
-        """What the agent does in zero-based observations: probabilities, (n, n_actions)."""
-        return self._behaviour(observations if self._inputs is None else self._inputs(observations))
+    def behaviour(self, observations: Observations, masks: BoolArray | None = None) -> FloatArray:
+        """What the agent does in zero-based observations: probabilities, (n, n_actions).
 
-    def _behaviour(self, inputs: Observations) -> FloatArray:
+        :param masks: which actions are allowed; an actor's probabilities are for the caller to mask
+        """
+        return self._behaviour(observations if self._inputs is None else self._inputs(observations), masks)
+
+    def _behaviour(self, inputs: Observations, masks: BoolArray | None) -> FloatArray:
         if self.has_actor:
             return self.learner.policy(inputs)
         # Whoever picks a critic at random and follows it takes each action as often as critics prefer it.
         q = self.learner.q_values(inputs)
-        return np.eye(q.shape[2], dtype=np.float32)[q.argmax(axis=2)].mean(axis=0)
+        return np.eye(q.shape[2], dtype=np.float32)[allowed(q, masks).argmax(axis=2)].mean(axis=0)
 
     def opinions(self, transitions: Transitions, batch: IntArray) -> tuple[FloatArray, IntArray]:
         """For the states of a prepared batch: what the agent does, and each critic's greedy action (n_critics, n)."""
         stored = transitions.observations
         states = {key: part[batch] for key, part in stored.items()} if isinstance(stored, dict) else stored[batch]
-        return self._behaviour(states), self.learner.q_values(states).argmax(axis=2)
+        masks = None if transitions.masks is None else transitions.masks[batch]
+        behaviour = mask_probabilities(self._behaviour(states, masks), masks)
+        return behaviour, allowed(self.learner.q_values(states), masks).argmax(axis=2)
 
     # What SB3's save and load ask of anything that they store.
 
@@ -91,8 +96,7 @@ class AgentLearner:
 
 def tabular_learner(policy: BDPIPolicy, n_critics: int) -> AgentLearner:
     """Tables, for Discrete observations; the policy acts from the actor's table."""
-    inputs = policy.native_inputs()
-    assert inputs is not None
+    inputs = NativeInputs(policy.input_space, policy.normalize_images)
     learner = TabularLearner(inputs.size, policy.n_actions, n_critics)
     return _follow(policy, AgentLearner(learner, inputs, has_actor=True))
 

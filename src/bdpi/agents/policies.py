@@ -41,10 +41,23 @@ def mask_probabilities(probabilities: FloatArray, masks: BoolArray | None) -> Fl
     return np.where(total > 0, kept / np.maximum(total, 1e-30), masks / np.maximum(masks.sum(axis=1, keepdims=True), 1))
 
 
-def _to_arrays(tensors: Any) -> Any:
+def to_arrays(tensors: Any) -> Any:
+    """A tensor, or a dictionary of them, as NumPy arrays."""
     if isinstance(tensors, dict):
         return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
     return tensors.cpu().numpy()
+
+
+def _check_net_arch(net_arch: Any) -> None:
+    parts = net_arch.values() if isinstance(net_arch, dict) else [net_arch]
+    complete = not isinstance(net_arch, dict) or net_arch.keys() == {"pi", "qf"}
+    if not complete or not all(
+        isinstance(part, list | tuple) and all(isinstance(units, int) and units > 0 for units in part) for part in parts
+    ):
+        raise ValueError(
+            "net_arch must be a list of numbers of hidden units, such as [64, 64], or one for the actor and one for "
+            f"the critics, dict(pi=[64], qf=[256]); got {net_arch!r}"
+        )
 
 
 class Network(nn.Sequential):
@@ -96,11 +109,12 @@ class BDPIPolicy(BasePolicy):
         self.input_space = zero_based(observation_space)
         self.activation_fn = activation_fn
         self.net_arch = list(self.default_net_arch) if net_arch is None else net_arch
+        _check_net_arch(self.net_arch)
         self.actor_arch, self.critic_arch = get_actor_critic_arch(self.net_arch)
         self.n_actions = int(action_space.n)
         self.actor: Network | None = self._make_network(self.actor_arch)
-        #: from zero-based observations to probabilities, where there is no actor
-        self.behaviour: Callable[[Any], FloatArray] | None = None
+        #: from zero-based observations and masks to probabilities, where there is no actor
+        self.behaviour: Callable[[Any, BoolArray | None], FloatArray] | None = None
         #: which actions the next prediction may choose, (n, n_actions); None: all
         self.action_masks: BoolArray | None = None
         #: only ``predict`` draws from it, so that evaluating an agent does not change its training
@@ -136,7 +150,7 @@ class BDPIPolicy(BasePolicy):
         observations = shift_to_zero(tensors, self.observation_space)
         if self.actor is None:
             assert self.behaviour is not None
-            return torch.as_tensor(self.behaviour(_to_arrays(observations)))
+            return torch.as_tensor(self.behaviour(to_arrays(observations), self.action_masks))
         with torch.no_grad():
             scores: Tensor = self.actor(self.preprocess(observations))
             return scores.softmax(dim=1)

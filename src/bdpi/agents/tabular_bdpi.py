@@ -6,6 +6,7 @@ from gymnasium import spaces
 
 from bdpi.agents.bdpi import BDPI
 from bdpi.agents.learners import AgentLearner, tabular_learner
+from bdpi.learner.rules import check_rule
 
 
 class TabularBDPI(BDPI):
@@ -22,4 +23,5 @@ class TabularBDPI(BDPI):
             )
 
     def _make_learner(self) -> AgentLearner:
+        check_rule(self.actor_rule(), int(self.action_space.n))
         return tabular_learner(self.policy, self.n_critics)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bdpi.runs.build import load_agent, make_environment, wrapped
 from bdpi.runs.episodes import Episode
 from bdpi.runs.errors import RunError, named
@@ -53,13 +55,14 @@ def steps(agent: Agent, environment: VecEnv, *, deterministic: bool) -> Iterator
 
     observations: Any = environment.reset()
     infos = environment.unwrapped.reset_infos
-    n_steps = 0
+    n_steps, state, begins = 0, None, np.ones(environment.num_envs, dtype=bool)
     while True:
         # Stable-Baselines3's own algorithms know nothing of masks.
         known = isinstance(agent, EnsembleAlgorithm)
         masks: dict[str, Any] = {"action_masks": masks_of(infos, agent.action_space, n_steps)} if known else {}
-        actions, _ = agent.predict(observations, deterministic=deterministic, **masks)
+        actions, state = agent.predict(observations, state, begins, deterministic, **masks)
         observations, _, dones, infos = environment.step(actions)
+        begins = dones
         n_steps += 1
         yield Episode.from_info(infos[0])
         if dones[0]:

@@ -28,7 +28,7 @@ class Preset:
 PRESETS: dict[str, Preset] = {
     "Table-v0": Preset("a robot on a table docks within 200 steps, as in the paper's text"),
     "TableLong-v0": Preset("the same within 2000 steps, as in the paper's figure"),
-    "TableSafe-v0": Preset("the same with a supervisor that turns the robot away from the edge"),
+    "TableSafe-v0": Preset("the same within 2000 steps, with a supervisor that turns the robot away from the edge"),
     "Hallway-v0": Preset(
         "find the red box in a 3D room, from pixels",
         changes="policy CnnPolicy, fit_steps=1",

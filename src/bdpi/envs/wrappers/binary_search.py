@@ -62,6 +62,8 @@ class BinaryActionSearch(gym.Wrapper[NDArray[np.float32], Any, Any, Any]):
     """
 
     def __init__(self, env: gym.Env[Any, Any], bits: int = 6) -> None:
+        if not isinstance(env, gym.Env):
+            raise TypeError(f"BinaryActionSearch wraps an environment, got {env!r}: make it with gymnasium.make")
         if not isinstance(bits, int | np.integer) or isinstance(bits, bool) or not 1 <= bits <= MAX_BITS:
             raise ValueError(f"bits must be a whole number from 1 to {MAX_BITS} (6 gives 64 values), got {bits!r}")
         self._box = _finite_box(env.action_space)
@@ -111,6 +113,10 @@ class BinaryActionSearch(gym.Wrapper[NDArray[np.float32], Any, Any, Any]):
             return self._observe(self._seen), 0.0, False, False, {"discount": 1.0}
 
         observation, reward, terminated, truncated, info = self.env.step(self._action())
+        if "executed_action" in info:
+            # Of a safety layer inside. Agents take that name for one of their own actions, which are decisions.
+            info = {**info, "executed_continuous_action": info["executed_action"]}
+            del info["executed_action"]
         seen = self._flattened(observation)
         self._seen = None if terminated or truncated else seen
         self._begin_action()

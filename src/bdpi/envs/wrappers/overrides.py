@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.error import InvalidAction
 
 # Mixed into the seed: the environment seeds its own generator with the bare one, and the same stream of random numbers
 # in both would make the noise depend on what the environment does.
@@ -30,6 +31,8 @@ class ActionOverride(gym.Wrapper[Any, Any, Any, Any]):
     action_mask: Any = None
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
+        if not isinstance(env, gym.Env):
+            raise TypeError(f"{type(self).__name__} wraps an environment, got {env!r}: make it with gymnasium.make")
         if not isinstance(env.action_space, spaces.Discrete):
             raise ValueError(
                 f"{type(self).__name__} is for Discrete actions, but the action space is {env.action_space}. Put it "
@@ -54,6 +57,8 @@ class ActionOverride(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Execute what :meth:`override` says."""
+        if not self.action_space.contains(action):
+            raise InvalidAction(f"{action!r} is no action of {self.action_space}.")
         executed = self.override(self._observation, int(action))
         if not self.action_space.contains(executed):
             raise ValueError(

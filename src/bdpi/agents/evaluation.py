@@ -1,0 +1,57 @@
+"""Evaluate an agent, with the action masks that its environment reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.base_class import maybe_make_env
+from stable_baselines3.common.type_aliases import GymEnv
+
+from bdpi.agents.base import EnsembleAlgorithm
+from bdpi.agents.checks import masks_of
+
+
+def evaluate_policy(
+    model: EnsembleAlgorithm,
+    env: GymEnv | str,
+    n_eval_episodes: int = 10,
+    deterministic: bool = True,
+    return_episode_rewards: bool = False,
+) -> tuple[float, float] | tuple[list[float], list[int]]:
+    """As Stable-Baselines3's function of that name, which knows no action masks.
+
+    :param model: an agent of this package
+    :param env: an id, an environment or a ``VecEnv``
+    :param n_eval_episodes: how many
+    :param deterministic: the most probable actions instead of drawn ones
+    :param return_episode_rewards: return each episode's return and length, not mean and standard deviation of returns
+    """
+    environments = model._wrap_env(maybe_make_env(env, 0), verbose=0)
+    observations: Any = environments.reset()
+    infos = environments.unwrapped.reset_infos
+    n = environments.num_envs
+    # Each environment plays its share, else quick episodes would count more than slow ones.
+    shares = [(n_eval_episodes + index) // n for index in range(n)]
+    returns: list[float] = []
+    lengths: list[int] = []
+    total, length, played = np.zeros(n), np.zeros(n, dtype=int), np.zeros(n, dtype=int)
+    state, begins = None, np.ones(n, dtype=bool)
+    while any(played < shares):
+        masks = masks_of(infos, model.action_space, int(length.sum()))
+        actions, state = model.predict(observations, state, begins, deterministic, masks)
+        observations, rewards, begins, infos = environments.step(actions)
+        total += rewards
+        length += 1
+        infos = list(infos)
+        for index in np.flatnonzero(begins):
+            if played[index] < shares[index]:
+                episode = infos[index].get("episode")  # Monitor's, which knows of real steps and real rewards
+                returns.append(float(total[index] if episode is None else episode["r"]))
+                lengths.append(int(length[index] if episode is None else episode["l"]))
+                played[index] += 1
+            total[index], length[index] = 0, 0
+            infos[index] = environments.unwrapped.reset_infos[index]
+    if return_episode_rewards:
+        return returns, lengths
+    return float(np.mean(returns)), float(np.std(returns))
