@@ -113,7 +113,7 @@ def test_a_state_number_outside_its_space():
         ({"env": None}, "env must be a Gymnasium environment"),
         ({"gradient_steps": -2}, "gradient_steps"),
         ({"n_threads": 0}, "n_threads"),
-        ({"learner": "magic"}, 'learner must be "auto", "native" or "torch"'),
+        ({"learner": "magic"}, 'learner must be "auto", "native", "torch" or "fused"'),
         ({"policy": "LstmPolicy"}, "policy must be one of MlpPolicy, CnnPolicy, MultiInputPolicy"),
         ({"policy": DQNPolicy}, "subclass of BDPIPolicy"),
     ],

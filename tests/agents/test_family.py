@@ -9,7 +9,9 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecNormalize
 
+import bdpi
 from bdpi.agents import ABCDQN, AGENTS, BDPI, ActorMimic, BootstrappedDQN, EnsembleAlgorithm, TabularBDPI
 from small import QUICK, Walk, fingerprint
 
@@ -184,7 +186,7 @@ def test_a_masked_action_is_never_taken(agent_class, n_envs):
 
 
 def test_masked_actions_take_no_part_in_targets(agent_class):
-    """Action 3 would be worth the most by far, but is never allowed in any next state: no target may look at it."""
+    """Action 1 would be worth the most by far, but is never allowed in any state: no target may look at it."""
 
     class Tempting(Walk):
         action_space = spaces.Discrete(2)
@@ -219,12 +221,72 @@ def test_masks_survive_a_replay_file(agent_class, tmp_path):
     np.testing.assert_array_equal(data.next_masks, expected.next_masks)
 
 
+def test_masks_belong_to_their_states(agent_class):
+    """The mask of Maze follows from the state, so both columns can be computed from the observations."""
+    data = make(agent_class, make_vec_env(Maze, n_envs=2, seed=0)).learn(100).replay_buffer.transitions()
+    for observations, masks, alive in (
+        (data.observations, data.masks, np.ones(len(data.actions), bool)),
+        (data.next_observations, data.next_masks, data.discounts > 0),
+    ):
+        states = np.asarray(observations).reshape(-1)
+        expected = np.zeros((len(states), 4), bool)
+        expected[np.arange(len(states)), states % 4] = expected[np.arange(len(states)), states // 4 * 2] = True
+        np.testing.assert_array_equal(masks[alive], expected[alive])
+
+
+class Costly(gym.Env):
+    """Action 0 is never allowed; 1 costs 2, 2 costs 1: what was never tried looks best, and must not be chosen."""
+
+    observation_space = spaces.Discrete(3)
+    action_space = spaces.Discrete(3)
+    info = {"action_mask": np.array([0, 1, 1])}  # noqa: RUF012
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return int(self.np_random.integers(3)), self.info
+
+    def step(self, action):
+        self.time += 1
+        illegal = action == 0
+        reward = -100.0 if illegal else float(action) - 3
+        return int(self.np_random.integers(3)), reward, bool(illegal or self.time >= 10), False, self.info
+
+
+def test_predictions_and_evaluations_keep_to_masks(agent_class):
+    agent = make(agent_class, Costly(), learning_rate=0.01, fit_steps=10, n_critics=5, gamma=0.5).learn(400)
+    masks = np.tile(Costly.info["action_mask"], (3, 1))
+    assert agent.predict(np.arange(3), deterministic=True, action_masks=masks)[0].tolist() == [2, 2, 2]
+    returns, lengths = bdpi.evaluate_policy(agent, Costly(), 4, return_episode_rewards=True)
+    assert returns == [-10.0] * 4
+    assert lengths == [10] * 4
+    drawn = bdpi.evaluate_policy(agent, make_vec_env(Costly, n_envs=2), 5, deterministic=False)
+    assert -20 <= drawn[0] <= -10
+    with pytest.warns(RuntimeWarning, match="predicts without"):
+        agent.predict(np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ([0, 0], r"allow no action at all in observation 0"),
+        ([1, 1, 1], r"zeros and ones of shape \(1, 2\)"),
+        ([[1, 1], [1, 1]], r"shape \(1, 2\)"),
+        ([2, -1], r"zeros and ones"),
+    ],
+)
+def test_senseless_masks_of_predictions_are_named(agent_class, masks, message):
+    with pytest.raises(ValueError, match=message):
+        make(agent_class).predict(np.array([3]), action_masks=masks)
+
+
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
         ([1, 1, 0], r"at step 5 must be 2 zeros and ones"),
         ([0, 0], r"at step 5 allows no action at all"),
         ("both", r"must be 2 zeros and ones"),
+        ([1, 2], r"must be 2 zeros and ones"),
     ],
 )
 def test_senseless_masks_are_named(mask, message):
@@ -282,6 +344,38 @@ def test_without_an_actor_predict_follows_the_votes():
     np.testing.assert_allclose(agent.policy.probabilities(states + 2)[:, 1], greedy.mean(axis=0), atol=1e-6)
 
 
+def test_drawn_predictions_follow_one_critic_for_an_episode():
+    agent = make(ABCDQN, n_critics=7).learn(60)
+    observations, states = np.arange(2, 8), np.arange(6)
+    greedy = agent.agent_learner.q_values(states).argmax(axis=2)
+    actions, state = agent.predict(observations)
+    followed = state[0]
+    np.testing.assert_array_equal(actions, greedy[followed, states])
+    again, state = agent.predict(observations, state, np.zeros(6, bool))
+    np.testing.assert_array_equal(again, actions)
+    np.testing.assert_array_equal(state[0], followed)
+    seen = {tuple(agent.predict(observations, state, np.array([True] * 3 + [False] * 3))[1][0]) for _ in range(20)}
+    assert len(seen) > 1
+    assert {one[3:] for one in seen} == {tuple(followed[3:])}
+
+
+def test_priors_are_saved(tmp_path):
+    agent = make(BootstrappedDQN, prior_scale=3.0).learn(40)
+    agent.save(tmp_path / "agent")
+    loaded = BootstrappedDQN.load(tmp_path / "agent")
+    q = agent.agent_learner.q_values(np.arange(6))
+    np.testing.assert_array_equal(loaded.agent_learner.q_values(np.arange(6)), q)
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_state_numbers_beside_normalised_rewards(agent_class, n_envs):
+    env = VecNormalize(make_vec_env(lambda: Walk(STATES), n_envs=n_envs), norm_obs=False)
+    agent = make(agent_class, env).learn(40)
+    data = agent.replay_buffer.transitions()
+    assert set(np.unique(data.rewards)) == {0.0, 1.0}
+    assert set(np.unique(data.next_observations)) <= set(range(6))
+
+
 def test_bootstrapped_dqn_has_the_papers_defaults_and_may_have_priors():
     agent = BootstrappedDQN("MlpPolicy", Walk())
     assert (agent.n_critics, agent.critics_per_step, agent.critic_iterations) == (16, 1, 1)
@@ -325,6 +419,52 @@ class Cautious:
 class CautiousAgent(EnsembleAlgorithm):
     def actor_rule(self) -> Cautious:
         return Cautious()
+
+
+class Odd(Cautious):
+    loss = "kl"
+
+
+class Incomplete:
+    def targets(self, policy, q_values):
+        return policy
+
+
+class Narrow(Cautious):
+    def targets(self, policy, q_values):
+        return policy[:, :1]
+
+
+class Dividing(Cautious):
+    """Forgets that actions that are not allowed have a Q-value of minus infinity."""
+
+    def targets(self, policy, q_values):
+        weighted = policy * (q_values + 1)
+        return weighted / weighted.sum(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Odd, "loss of the actor rule Odd must be one of"),
+        (Incomplete, "Incomplete has no loss and no native"),
+        (Narrow, r"must give a tensor of shape \(n, n_actions\), \(2, 4\) here: got a tensor of shape \(2, 1\)"),
+        (Dividing, "actor's loss is nan at step 16"),
+    ],
+)
+def test_mistakes_of_a_rule_are_named(rule, message):
+    class Agent(EnsembleAlgorithm):
+        def actor_rule(self):
+            return rule()
+
+    with pytest.raises(ValueError, match=message):
+        make(Agent, Maze()).learn(30)
+
+
+@pytest.mark.parametrize("net_arch", [[-8], {"pi": [8]}, 32, ["a"]])
+def test_senseless_networks_are_named(net_arch):
+    with pytest.raises(ValueError, match="net_arch must be a list"):
+        make(BDPI, policy_kwargs={"net_arch": net_arch})
 
 
 def test_a_new_rule_is_one_small_class():

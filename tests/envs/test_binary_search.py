@@ -310,3 +310,18 @@ def test_wrong_calls_are_explained() -> None:
     assert env.step(0)[2]
     with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
         env.step(0)
+
+
+def test_what_a_safety_layer_inside_executed_is_not_taken_for_a_decision() -> None:
+    class Safe(gym.Wrapper):
+        def step(self, action):
+            observation, reward, terminated, truncated, info = self.env.step(action * 0.5)
+            return observation, reward, terminated, truncated, {**info, "executed_action": action * 0.5}
+
+    env = BinaryActionSearch(Safe(gym.make("Pendulum-v1")), bits=1)
+    env.reset(seed=0)
+    *_, info = env.step(1)
+    assert info["executed_continuous_action"] == pytest.approx(1.0)
+    assert "executed_action" not in info
+    with pytest.raises(TypeError, match="wraps an environment"):
+        BinaryActionSearch("Pendulum-v1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import subprocess
@@ -603,3 +604,12 @@ def test_bdpi_trains_on_it_end_to_end(make: Make) -> None:
         assert any(network in name for name in changed)
     assert all(bool(value.isfinite().all()) for value in after.values())
     assert agent.predict(agent.get_env().reset())[0] in range(4)
+
+
+def test_triton_can_be_loaded_after_it(tmp_path):
+    """PyTorch does so by itself, in the middle of learning, where Triton is installed."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    code = "import gymnasium, bdpi; gymnasium.make('Hallway-v0').reset(); import triton._C.libtriton; print('fine')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "fine\n", done.stderr

@@ -27,6 +27,11 @@ if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
 # Mesa's threads for drawing in software cost more than they bring, for pictures as small as these.
 os.environ.setdefault("LP_NUM_THREADS", "0")
 
+# Mesa and Triton, which PyTorch's CUDA packages bring along, each have an LLVM inside. Loaded after Mesa's, Triton's
+# crashes the process; the other way round, both work.
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401
+
 try:
     # The fonts are never used, but MiniWorld loads them: if their library is missing, it is said here.
     import pyglet.font  # noqa: F401
