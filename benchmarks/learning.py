@@ -126,11 +126,32 @@ def table(experiments: list[Experiment]) -> str:
     return "\n".join(lines)
 
 
+def blocks(experiments: list[Experiment]) -> str:
+    """Markdown: the learning curves of the shorter experiments, ten episodes at a time, ours and the paper's."""
+    lines = ["| environment | agent | whose | mean return per ten episodes |", "|---|---|---|---|"]
+    for experiment in experiments:
+        runs = returns_of(experiment)
+        if not runs or experiment.episodes > 100 or experiment.paper is None:
+            continue
+        curve = paper_curve(experiment.paper[0], experiment.environment, experiment.paper[1])
+        assert curve is not None
+        starts = range(0, experiment.episodes, 10)
+        ours = [float(np.mean([returns[start : start + 10].mean() for returns in runs])) for start in starts]
+        theirs = [curve.mean(start, start + 9) for start in starts]
+        digits = 2 if np.abs(ours).max() < 2 else 0
+        for whose, values in ((f"ours, {len(runs)} run{'s' * (len(runs) > 1)}", ours), ("the paper's, 8 runs", theirs)):
+            text = ", ".join(f"{value:.{digits}f}" for value in values)
+            lines.append(f"| {experiment.environment} | {experiment.agent} | {whose} | {text} |")
+    return "\n".join(lines)
+
+
 PAGE = """# How well the agents learn
 
 Written by `make learning` (benchmarks/learning.py) from the Monitor files under results/learning/. Default
 configuration (LunarLander: 256 hidden units, as in the paper), returns during training, mean over a block of episodes;
-the interval is a bootstrap over runs. The last column is the same number in the paper's figures, averages of 8 runs.
+the interval is a bootstrap over runs. The seeds are the first ones, from 0 on, and none is left out. The last column is
+the same number in the paper's figures, averages of 8 runs; its curves are moving averages, and so run behind a little.
+Hallway was run on a GPU (one H200), with the PyTorch learner.
 
 """
 
@@ -161,7 +182,8 @@ def main() -> None:
 
     with stop.on_signals(), PlainTally(sys.stdout, seconds=60) as view:
         keep(run_campaign(list(jobs), Processes(arguments.workers), should_stop, keep, view.say))
-    (ROOT / "docs" / "learning.md").write_text(PAGE + table(list(EXPERIMENTS)) + "\n")
+    everything = list(EXPERIMENTS)
+    (ROOT / "docs" / "learning.md").write_text(PAGE + table(everything) + "\n\n" + blocks(everything) + "\n")
     print(table(chosen))
 
 

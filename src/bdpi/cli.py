@@ -377,6 +377,7 @@ class _ExecutorName(str, Enum):
     local = "local"
     processes = "processes"
     ray = "ray"
+    population = "population"
 
 
 @app.command()
@@ -400,7 +401,8 @@ def study(
     seeds: Annotated[int | None, typer.Option(metavar="N", min=1, help="So many runs of each series.")] = None,
     episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many episodes.")] = None,
     executor: Annotated[
-        _ExecutorName, typer.Option(help="Here, one run after the other; in processes; or on a Ray cluster.")
+        _ExecutorName,
+        typer.Option(help="Here, one run after the other; in processes; on a Ray cluster; together on a GPU."),
     ] = _ExecutorName.processes,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Runs at a time.", show_default="all cores")

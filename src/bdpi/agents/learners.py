@@ -17,6 +17,7 @@ from bdpi.agents.buffers import gather
 from bdpi.agents.policies import BDPIPolicy, mask_probabilities
 from bdpi.agents.spaces import NativeInputs
 from bdpi.learner import Learner, LearnerState, Transitions, fused, native
+from bdpi.learner.cohort import current_population
 from bdpi.learner.functional import bind_parameters, flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
@@ -160,10 +161,15 @@ def network_learner(
                 inputs.one_hot,
                 relu=policy.activation_fn is nn.ReLU,
             )
-            learner = FusedLearner(actor, policy.make_critic(), state, networks, device)
+            population = current_population()
+            if population is None:
+                learner = FusedLearner(actor, policy.make_critic(), state, networks, device)
+            else:
+                learner = member = population.member(actor, policy.make_critic(), state, networks)
+                actor_parameters = member.acting_parameters
         else:
             learner = TorchLearner(actor, policy.make_critic(), state, device, policy.preprocess, prior_scale)
-        if learner.actor is not None:
+        if learner.actor is not None and actor_parameters is None:
             actor_parameters = learner.actor.parameters
     agent_learner = AgentLearner(learner, inputs, has_actor=policy.actor is not None)
     if policy.actor is None or actor_parameters is None:
@@ -185,6 +191,8 @@ def _choose(
     """The native learner wherever it can do the work; it is the fastest for small networks."""
     if choice not in ("auto", "native", "torch", "fused"):
         raise ValueError(f'learner must be "auto", "native", "torch" or "fused", got {choice!r}')
+    if choice == "auto" and current_population() is not None:
+        choice = "fused"
     if choice == "fused":
         inputs = policy.native_inputs()
         sizes = [] if inputs is None else [inputs.size, *policy.critic_arch, policy.n_actions]

@@ -66,20 +66,22 @@ class FusedNetworks:
         active: Tensor,
         actor: AdamTensors | None,
         memory: TensorTransitions,
+        members: Tensor,
         batches: Tensor,
         order: Tensor,
         rates: Tensor,
         hyperparameters: Hyperparameters,
     ) -> Tensor:
-        """One epoch of R runs; everything has a first axis that counts them. Returns metrics, (R, 3).
+        """One epoch of S of R runs; everything has a first axis that counts them. Returns metrics, (S, 3).
 
         :param critics: parameters and moments (R, C, 2, P), steps (R, C, 2)
         :param active: (R, C)
         :param actor: (R, P); None without one
         :param memory: of shape (R, M, ...) each
-        :param batches: (R, K, N)
-        :param order: which critics are trained, (R, K)
-        :param rates: see :func:`bdpi.learner.torch.numbers_of`, (R, 4)
+        :param members: which runs take part, (S,)
+        :param batches: (S, K, N)
+        :param order: which critics are trained, (S, K)
+        :param rates: see :func:`bdpi.learner.torch.numbers_of`, (S, 4)
         """
         from bdpi.learner import fused_kernels
 
@@ -104,7 +106,7 @@ class FusedNetworks:
         fused_kernels.train_critics[(runs * n_trained,)](
             *(critics.parameters, critics.first_moment, critics.second_moment, critics.steps, active),
             *(memory.observations, memory.actions, memory.rewards, memory.discounts, memory.next_observations),
-            *(masks, next_masks, batches, order, rates, q, losses, means),
+            *(masks, next_masks, members, batches, order, rates, q, losses, means),
             *(length, active.shape[1], n_trained),
             ITERATIONS=hyperparameters.critic_iterations,
             **_sizes(self.critic_sizes),
@@ -117,7 +119,7 @@ class FusedNetworks:
             assert rule.native is not None
             fused_kernels.train_actor[(runs,)](
                 *(actor.parameters, actor.first_moment, actor.second_moment, actor.steps),
-                *(memory.observations, masks, batches, rates),
+                *(memory.observations, masks, members, batches, rates),
                 *(q, torch.empty((runs, batch_size, n_actions), device=device), actor_losses),
                 *(length, n_trained),
                 IMITATION=rule.native[0] == "imitation",
@@ -169,7 +171,6 @@ class FusedLearner(TorchLearner):
         columns = {name: None if part is None else part.unsqueeze(0) for name, part in vars(memory).items()}
         of_one_run = TensorTransitions(**columns)  # type: ignore[arg-type]
         actor = None if self.actor is None else self.actor.select(None)
-        metrics = self._networks.epoch(
-            self.critics.select(None), self.active[None], actor, of_one_run, batches, critics, rates, hyperparameters
-        )
-        return metrics[0]
+        member = torch.zeros(1, dtype=torch.int64, device=self.device)
+        everything = self.critics.select(None), self.active[None], actor, of_one_run, member, batches, critics, rates
+        return self._networks.epoch(*everything, hyperparameters)[0]

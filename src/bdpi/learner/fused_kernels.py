@@ -7,6 +7,7 @@ stays so.
 
 Shapes: R runs, C critics, K of them trained, N transitions per batch, I inputs, H hidden units, A actions, P
 parameters. ``rates`` holds, for each run, the learning rates of critics and actor, alpha, the parameter of the rule.
+An epoch may leave runs out: S of them take part, and ``members`` says which.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ def _where_parameters(
 def train_critics(
     parameters, first_moment, second_moment, steps, active,  # (R, C, 2, P), (R, C, 2), (R, C)
     observations, actions, rewards, discounts, next_observations, masks, next_masks,  # the memories, (R, M, ...)
-    batches, critics, rates,  # (R, K, N), (R, K), (R, 4)
-    targets, losses, means,  # out: (R, K, N, A), (R, K), (R, K)
+    members, batches, critics, rates,  # (S,), (S, K, N), (S, K), (S, 4)
+    targets, losses, means,  # out: (S, K, N, A), (S, K), (S, K)
     M, C, K,
     I: tl.constexpr, H: tl.constexpr, A: tl.constexpr, N: tl.constexpr,
     IP: tl.constexpr, HP: tl.constexpr, AP: tl.constexpr, ROWS: tl.constexpr,
@@ -105,12 +106,13 @@ def train_critics(
     ONE_HOT: tl.constexpr, RELU: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program: all training iterations of one critic of one run."""
-    run, k = tl.program_id(0) // K, tl.program_id(0) % K
-    critic = run * C + tl.load(critics + run * K + k)
+    slot, k = tl.program_id(0) // K, tl.program_id(0) % K
+    run = tl.load(members + slot)
+    critic = run * C + tl.load(critics + slot * K + k)
     P: tl.constexpr = H * I + H + A * H + A
     first = tl.load(active + critic)
-    learning_rate = tl.load(rates + run * 4)
-    alpha = tl.load(rates + run * 4 + 2).to(tl.float32)
+    learning_rate = tl.load(rates + slot * 4)
+    alpha = tl.load(rates + slot * 4 + 2).to(tl.float32)
     width: tl.constexpr = 1 if ONE_HOT else I
     observations += run * M * width
     next_observations += run * M * width
@@ -119,8 +121,8 @@ def train_critics(
     discounts += run * M
     masks += run * M * A
     next_masks += run * M * A
-    batches += (run * K + k) * N
-    targets += (run * K + k) * N * A
+    batches += (slot * K + k) * N
+    targets += (slot * K + k) * N * A
     w1_at, b1_at, w2_at, b2_at, w1_is, b1_is, w2_is, b2_is = _where_parameters(I, H, A, IP, HP, AP)
     inputs, outputs = tl.arange(0, IP), tl.arange(0, AP)
     loss, total = 0.0, 0.0
@@ -216,8 +218,8 @@ def train_critics(
         tl.store(steps + mine, step)
         tl.debug_barrier()  # the next iteration reads what other threads have written
     tl.store(active + critic, (first + ITERATIONS) % 2)
-    tl.store(losses + run * K + k, loss / (N * A))
-    tl.store(means + run * K + k, total / (N * A))
+    tl.store(losses + slot * K + k, loss / (N * A))
+    tl.store(means + slot * K + k, total / (N * A))
 
 
 @triton.jit
@@ -232,8 +234,8 @@ def _softmax(scores, exists):
 @triton.jit
 def train_actor(
     parameters, first_moment, second_moment, steps,  # (R, P), (R,)
-    observations, masks, batches, rates,  # as above
-    q_values, targets, losses,  # (R, K, N, A), scratch (R, N, A), out (R, K)
+    observations, masks, members, batches, rates,  # as above
+    q_values, targets, losses,  # (S, K, N, A), scratch (S, N, A), out (S, K)
     M, K,
     I: tl.constexpr, H: tl.constexpr, A: tl.constexpr, N: tl.constexpr,
     IP: tl.constexpr, HP: tl.constexpr, AP: tl.constexpr, ROWS: tl.constexpr,
@@ -242,14 +244,15 @@ def train_actor(
     ONE_HOT: tl.constexpr, RELU: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program: the actor of one run follows its critics, one after the other."""
-    run = tl.program_id(0)
+    slot = tl.program_id(0)
+    run = tl.load(members + slot)
     P: tl.constexpr = H * I + H + A * H + A
     width: tl.constexpr = 1 if ONE_HOT else I
     observations += run * M * width
     masks += run * M * A
-    targets += run * N * A
-    learning_rate = tl.load(rates + run * 4 + 1)
-    rule_parameter = tl.load(rates + run * 4 + 3).to(tl.float32)
+    targets += slot * N * A
+    learning_rate = tl.load(rates + slot * 4 + 1)
+    rule_parameter = tl.load(rates + slot * 4 + 3).to(tl.float32)
     w1_at, b1_at, w2_at, b2_at, w1_is, b1_is, w2_is, b2_is = _where_parameters(I, H, A, IP, HP, AP)
     inputs, outputs = tl.arange(0, IP), tl.arange(0, AP)
     p_at, m_at, v_at = parameters + run * P, first_moment + run * P, second_moment + run * P
@@ -268,8 +271,8 @@ def train_actor(
     step = tl.load(steps + run)
 
     for k in range(K):
-        batch = batches + (run * K + k) * N
-        q_at = q_values + (run * K + k) * N * A
+        batch = batches + (slot * K + k) * N
+        q_at = q_values + (slot * K + k) * N * A
         loss = 0.0
         for start in range(0, N, ROWS):
             at = start + tl.arange(0, ROWS)
@@ -297,7 +300,7 @@ def train_actor(
             else:
                 error = tl.where(exists, policy - wanted, 0.0)
                 loss += tl.sum(error * error) / (N * A)
-        tl.store(losses + run * K + k, loss)
+        tl.store(losses + slot * K + k, loss)
         tl.debug_barrier()
 
         for _ in range(FIT):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +15,9 @@ from bdpi.runs.errors import RunError, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
 from bdpi.runs.store import Place
+
+# Networks are initialised by PyTorch's global generator: of several threads, one at a time may seed and use it.
+_PREPARING = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)  # a plan holds dictionaries, and cannot be hashed
@@ -116,10 +120,11 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
         # Killed before anything was saved, or of an algorithm that cannot be resumed: the same seed gives the same run.
         _clear(job.folder)
         started_over = True
-    if status == "new" or started_over:
-        session = prepare(job.plan, job.folder)
-    else:
-        session = prepare_resumption(job.folder, episodes=job.plan.episodes)
+    with _PREPARING:
+        if status == "new" or started_over:
+            session = prepare(job.plan, job.folder)
+        else:
+            session = prepare_resumption(job.folder, episodes=job.plan.episodes)
     session.config["study"] = asdict(job.place)
     session.draws = job.place.seed == 0  # one film of each series; curves are for the report to draw
     outcome = session.run(should_stop=should_stop)

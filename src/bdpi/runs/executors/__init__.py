@@ -25,7 +25,7 @@ class Executor(Protocol):
 
 
 def make_executor(name: str, workers: int | None = None, ray_address: str | None = None) -> Executor:
-    """``"local"``, ``"processes"`` or ``"ray"``.
+    """``"local"``, ``"processes"``, ``"ray"`` or ``"population"``.
 
     :param workers: how many runs at a time; all cores if None
     :param ray_address: of a running cluster; a new one on this machine if None
@@ -38,6 +38,10 @@ def make_executor(name: str, workers: int | None = None, ray_address: str | None
         from bdpi.runs.executors.processes import Processes
 
         return Processes(workers)
+    if name == "population":
+        from bdpi.runs.executors.population import OnGPU
+
+        return OnGPU(workers)
     from bdpi.runs.executors.on_ray import OnRay
 
     return OnRay(workers, ray_address)

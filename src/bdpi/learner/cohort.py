@@ -1,0 +1,288 @@
+"""Many runs at once: what each of them would compute alone on a GPU, one pair of kernels computes for all.
+
+Each run goes on in a thread of its own and has a learner of its own, a :class:`Member`. Their parameters are slices of
+the same tensors. When the last member of a cohort asks for its epoch, all of them are computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bdpi.learner.fused import FusedLearner, FusedNetworks
+from bdpi.learner.interface import EpochMetrics, Hyperparameters, IntArray, LearnerState, NetworkState, Transitions
+from bdpi.learner.memory import TensorTransitions
+from bdpi.learner.torch import AdamTensors, numbers_of
+
+_COLUMNS = ("observations", "actions", "rewards", "discounts", "next_observations", "masks", "next_masks")
+
+
+_LAUNCHING = threading.Lock()  # several cohorts may want to at the same time; Triton is not made for that
+
+
+@dataclass
+class _Request:
+    member: Member
+    transitions: Transitions
+    batches: IntArray
+    critics: IntArray
+    hyperparameters: Hyperparameters
+    metrics: EpochMetrics | None = None
+    error: BaseException | None = None
+
+    @property
+    def program(self) -> tuple[Any, ...]:
+        """Requests with the same one are computed together."""
+        hyper = replace(self.hyperparameters, learning_rate=0.0, actor_learning_rate=0.0, critic_step_size=0.0)
+        rule = hyper.actor_rule
+        kind = None if rule is None or rule.native is None else (rule.native[0], rule.loss)
+        return self.batches.shape, replace(hyper, actor_rule=None), kind
+
+
+class Cohort:
+    """Members whose networks have the same sizes.
+
+    :param networks: their sizes
+    :param n_critics: of each member
+    :param size: how many members there may be at a time
+    :param device: where they are trained
+    """
+
+    def __init__(self, networks: FusedNetworks, n_critics: int, size: int, device: torch.device) -> None:
+        self.networks, self.size, self.device = networks, size, device
+        self.critics = _empty((size, n_critics, 2), _parameters(networks.critic_sizes), device)
+        self.active = torch.zeros((size, n_critics), dtype=torch.int64, device=device)
+        self.actors = _empty((size,), _parameters(networks.actor_sizes), device)
+        #: a copy of the actors, with which members act
+        self.acting = torch.zeros(size, _parameters(networks.actor_sizes), pin_memory=device.type == "cuda")
+        self._memory: TensorTransitions | None = None
+        self._free = list(range(size))[::-1]
+        self._members: set[Member] = set()
+        self._requests: list[_Request] = []
+        self._turn = threading.Condition()
+
+    def join(self, member: Member) -> int:
+        """Take a slot; returns its number."""
+        with self._turn:
+            if not self._free:
+                raise RuntimeError(f"this cohort has no place for more than {self.size} runs")
+            self._members.add(member)
+            return self._free.pop()
+
+    def leave(self, member: Member) -> None:
+        """Give the slot back; the others no longer wait for this member."""
+        with self._turn:
+            self._members.discard(member)
+            self._free.append(member.slot)
+            self._compute_if_all_are_here()
+
+    def epoch(self, request: _Request) -> EpochMetrics:
+        """Wait until all members want an epoch, and have it computed."""
+        with self._turn:
+            self._requests.append(request)
+            self._compute_if_all_are_here()
+            while request.metrics is None and request.error is None:
+                self._turn.wait()
+        if request.error is not None:
+            raise RuntimeError(f"the epoch of {self.size} runs failed: {request.error}") from request.error
+        assert request.metrics is not None
+        return request.metrics
+
+    def _compute_if_all_are_here(self) -> None:
+        if not self._requests or len(self._requests) < len(self._members):
+            return
+        requests, self._requests = self._requests, []
+        try:
+            self._remember(requests)
+            by_program: dict[tuple[Any, ...], list[_Request]] = {}
+            for request in requests:
+                by_program.setdefault(request.program, []).append(request)
+            for group in by_program.values():
+                self._compute(group)
+            self.acting.copy_(self.actors.parameters)
+        except BaseException as error:  # the others must not wait for ever
+            for request in requests:
+                request.error = error
+        self._turn.notify_all()
+
+    def _compute(self, requests: list[_Request]) -> None:
+        assert self._memory is not None
+        members = [request.member.slot for request in requests]
+        arrays = (
+            np.array(members),
+            np.stack([request.batches for request in requests]),
+            np.stack([request.critics for request in requests]),
+            np.stack([numbers_of(request.hyperparameters) for request in requests]),
+        )
+        slots, batches, order, rates = (torch.as_tensor(array).to(self.device) for array in arrays)
+        actors = self.actors if requests[0].hyperparameters.actor_rule is not None else None
+        with _LAUNCHING, torch.no_grad():
+            metrics = self.networks.epoch(
+                self.critics,
+                self.active,
+                actors,
+                self._memory,
+                slots,
+                batches,
+                order,
+                rates,
+                requests[0].hyperparameters,
+            )
+        for request, values in zip(requests, metrics.tolist(), strict=True):
+            request.metrics = EpochMetrics(*values)
+
+    def _remember(self, requests: list[_Request]) -> None:
+        """Copy what is new in each member's replay memory to the device, all of it in one go."""
+        slots, rows, chosen = [], [], []
+        for request in requests:
+            ring = request.transitions.ring
+            if ring is None:
+                raise ValueError("members of a cohort learn from a replay memory, without VecNormalize")
+            member = request.member
+            if member.ring is None or member.ring.memory is not ring.memory:
+                start = max(0, ring.added - ring.capacity)
+            else:
+                start = max(member.ring.added, ring.added - ring.capacity)
+            new = np.arange(start, ring.added) % ring.capacity
+            member.ring = ring
+            slots.append(np.full(len(new), member.slot))
+            rows.append(new)
+            chosen.append((request.transitions, new))
+        first = requests[0].transitions
+        if self._memory is None:
+            assert first.ring is not None
+            self._memory = _memory_like(first, self.size, first.ring.capacity, self.device)
+        at = (torch.as_tensor(np.concatenate(part)).to(self.device) for part in (slots, rows))
+        slot_index, row_index = at
+        for name in _COLUMNS:
+            mine = getattr(self._memory, name)
+            if mine is None:
+                continue
+            parts = [np.asarray(getattr(transitions, name))[new] for transitions, new in chosen]
+            values = torch.as_tensor(np.concatenate(parts)).to(self.device)
+            mine[slot_index, row_index] = values.reshape(len(values), *mine.shape[2:])
+
+
+def _parameters(sizes: tuple[int, ...]) -> int:
+    inputs, hidden, outputs = sizes
+    return (inputs + 1) * hidden + (hidden + 1) * outputs
+
+
+def _empty(shape: tuple[int, ...], size: int, device: torch.device) -> AdamTensors:
+    """Networks that nobody has yet."""
+    return AdamTensors(NetworkState.fresh(np.zeros((*shape, size), np.float32)), device)
+
+
+def _memory_like(transitions: Transitions, size: int, capacity: int, device: torch.device) -> TensorTransitions:
+    columns = {}
+    for name in _COLUMNS:
+        array: NDArray[Any] | None = getattr(transitions, name)
+        sample = None if array is None else torch.as_tensor(np.asarray(array)[:1])
+        columns[name] = (
+            None
+            if sample is None
+            else torch.zeros((size, capacity, *sample.shape[1:]), dtype=sample.dtype, device=device)
+        )
+    return TensorTransitions(**columns)  # type: ignore[arg-type]
+
+
+class Member(FusedLearner):
+    """The learner of one run in a cohort.
+
+    :param cohort: to join
+    :param actor: see :class:`~bdpi.learner.fused.FusedLearner`, as for the others
+    """
+
+    name = "cohort"
+
+    def __init__(self, cohort: Cohort, actor: nn.Module | None, critic: nn.Module, state: LearnerState) -> None:
+        super().__init__(actor, critic, state, cohort.networks, cohort.device)
+        self.ring: Any = None
+        self.cohort = cohort
+        self.slot = cohort.join(self)
+        for mine, all_of_them in ((self.critics, cohort.critics), (self.actor, cohort.actors)):
+            if mine is not None:
+                for field in fields(NetworkState):
+                    slice_ = getattr(all_of_them, field.name)[self.slot]
+                    slice_.copy_(getattr(mine, field.name))
+                    setattr(mine, field.name, slice_)
+        cohort.active[self.slot] = self.active
+        self.active = cohort.active[self.slot]
+        self._refresh()
+
+    @property
+    def acting_parameters(self) -> Tensor:
+        """Of the actor, on the CPU; they follow each epoch."""
+        return self.cohort.acting[self.slot]
+
+    def _refresh(self) -> None:
+        if self.actor is not None:
+            self.acting_parameters.copy_(self.actor.parameters)
+
+    def epoch(
+        self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
+    ) -> EpochMetrics:
+        """See :meth:`bdpi.learner.interface.Learner.epoch`."""
+        return self.cohort.epoch(_Request(self, transitions, batches, critics, hyperparameters))
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See :meth:`bdpi.learner.interface.Learner.load_state_dict`."""
+        super().load_state_dict(state)
+        self._refresh()
+
+
+class Population:
+    """Cohorts for any number of runs: each run joins the one that fits it.
+
+    :param size: how many runs there may be at a time
+    :param device: where they are trained
+    """
+
+    def __init__(self, size: int, device: torch.device | str = "cuda") -> None:
+        self._size, self._device = size, torch.device(device)
+        self._cohorts: dict[tuple[FusedNetworks, int, bool], Cohort] = {}
+        self._lock = threading.Lock()
+        self._mine: dict[int, list[Member]] = {}
+
+    def member(
+        self, actor: nn.Module | None, critic: nn.Module, state: LearnerState, networks: FusedNetworks
+    ) -> Member:
+        """A learner for the run of this thread."""
+        n_critics = len(state.active)
+        with self._lock:
+            key = (networks, n_critics, actor is not None)
+            if key not in self._cohorts:
+                self._cohorts[key] = Cohort(networks, n_critics, self._size, self._device)
+            member = Member(self._cohorts[key], actor, critic, state)
+            self._mine.setdefault(threading.get_ident(), []).append(member)
+        return member
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[None]:
+        """While this lasts, agents that are made in this thread are trained by the population."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
+            with self._lock:
+                members = self._mine.pop(threading.get_ident(), [])
+            for member in members:
+                member.cohort.leave(member)
+
+
+_CURRENT: contextvars.ContextVar[Population | None] = contextvars.ContextVar("population", default=None)
+
+
+def current_population() -> Population | None:
+    """Who trains the agents that are made in this thread; None: they train themselves."""
+    return _CURRENT.get()
