@@ -24,11 +24,12 @@ from typer.testing import CliRunner, Result
 import bdpi
 from bdpi.agents import AGENTS
 from bdpi.cli import app
+from bdpi.runs.build import PEER_NAMES
 from bdpi.runs.presets import PRESETS
 
 ODD_WORLDS = str(Path(__file__).parent / "runs")
 QUICK = ["--set", "n_critics=2", "--set", "fit_steps=2", "--set", "batch_size=16"]
-FILES = {"config.json", "monitor.csv", "agent.zip", "replay.npz", "curve.png"}
+FILES = {"config.json", "monitor.csv", "agent.zip", "replay.npz", "episode.json", "curve.png"}
 
 
 def bdpi_command(*arguments: str) -> Result:
@@ -139,8 +140,8 @@ def test_other_agents_are_trained_and_played_by_their_names(tmp_path: Path, agen
 
 
 def test_the_help_names_all_agents() -> None:
-    text = " ".join(re.sub(r"[^A-Za-z,.: -]", " ", bdpi_command("train", "--help").stdout).split())
-    assert f"Which algorithm: {', '.join(AGENTS)}." in text
+    text = " ".join(re.sub(r"[^A-Za-z0-9,.: -]", " ", bdpi_command("train", "--help").stdout).split())
+    assert f"Which algorithm: {', '.join(AGENTS)} or one to compare with: {', '.join(PEER_NAMES)}" in text
 
 
 def test_an_agents_own_settings_are_known(tmp_path: Path) -> None:

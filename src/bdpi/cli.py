@@ -178,10 +178,11 @@ def train(
     """Train an agent and keep everything about the run in one folder.
 
     The folder holds config.json, monitor.csv (one line an episode, as Stable-Baselines3 writes it), agent.zip,
-    replay.npz, curve.png, and policy.gif where the environment can draw itself. With --off-policy-noise, test.csv holds
-    the test episodes, and the curve and the printed returns are theirs.
+    replay.npz, episode.json (where the current episode stands), curve.png, and policy.gif where the environment can
+    draw itself. With --off-policy-noise, test.csv holds the test episodes, and the curve and the printed returns are
+    theirs.
 
-    Ctrl-C stops after the current step and saves everything; --resume goes on.
+    Ctrl-C stops after the current step and saves everything; --resume goes on, in simulations exactly where it was.
 
     [bold]Examples[/bold]
 

@@ -132,19 +132,24 @@ def test_an_interrupted_study_goes_on_and_equals_an_uninterrupted_one(
     assert episodes_of(tmp_path, jobs) == expected
 
 
-def children_training() -> list[int]:
-    """Processes that the executor has started, by their command line."""
+def children_of(parent: int) -> list[int]:
+    """Living child processes."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                command = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if int(status[1]) != os.getpid() and b"forkserver" in command and status[0] != "Z":
+            if int(status[1]) == parent and status[0] != "Z":
                 found.append(int(entry.name))
     return found
+
+
+def children_training() -> list[int]:
+    """The processes of the runs: children of the server that the executor has started, and of no other."""
+    servers = [pid for pid in children_of(os.getpid()) if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [child for server in servers for child in children_of(server)]
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
@@ -253,11 +258,14 @@ def test_ray_finishes_a_study_though_a_worker_is_killed(tmp_path: Path, expected
     killed: list[int] = []
 
     def workers() -> list[int]:
+        everyone = children_of(os.getpid())
+        for pid in everyone:  # grows: all descendants of this process, and of no other
+            everyone += children_of(pid)
         found = []
-        for entry in Path("/proc").iterdir():
+        for pid in everyone:
             try:
-                if entry.name.isdigit() and b"ray::_work" in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
+                if b"ray::_work" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
             except OSError:
                 continue
         return found

@@ -57,12 +57,15 @@ class Tester:
         """
         seed = np.random.SeedSequence([self._seed, number, _STREAM]).generate_state(1)[0]
         self._environment.seed(int(seed) >> 1)  # some environments take no more than 31 bits
+        generator = self._agent.policy.generator.bit_generator
+        before = generator.state
         for episode in steps(self._agent, self._environment, deterministic=False):
             if episode is not None:
                 append_to_monitor(self._path, self._environment_id, self._monitor.t_start, episode)
                 return episode
             if should_stop():
                 break
+        generator.state = before  # it will be played again, and should be the same episode
         return None
 
     def close(self) -> None:

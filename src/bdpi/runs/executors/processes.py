@@ -9,13 +9,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from bdpi.runs.job import Job, JobResult, execute, one_thread
 
-ATTEMPTS = 3  # of a run whose process was killed
+ATTEMPTS = 3  # of a run whose process was killed, or that another process works on
+_WAIT = 5.0  # seconds, in the second case
 _LOOK_AROUND = 0.5  # seconds
 
 
@@ -37,23 +39,30 @@ class Processes:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["bdpi.runs.executors.preload"])
         stop = context.Event()
-        waiting = [(job, 1) for job in reversed(jobs)]
+        waiting = [(job, 1, 0.0) for job in reversed(jobs)]
         running: list[_Running] = []
         try:
             while running or (waiting and not stop.is_set()):
                 if should_stop():
                     stop.set()
-                while waiting and len(running) < self.workers and not stop.is_set():
-                    job, attempt = waiting.pop()
+                now = time.monotonic()
+                while waiting and waiting[-1][2] <= now and len(running) < self.workers and not stop.is_set():
+                    job, attempt, _ = waiting.pop()
                     running.append(_Running(context, job, attempt, stop))
                     started(job)
-                wait([one.process.sentinel for one in running], timeout=_LOOK_AROUND)
+                if running:
+                    wait([one.process.sentinel for one in running], timeout=_LOOK_AROUND)
+                else:
+                    time.sleep(_LOOK_AROUND)
                 yield None
                 for one in [one for one in running if not one.process.is_alive()]:
                     running.remove(one)
                     result = one.result()
-                    if result is None and one.attempt < ATTEMPTS and not stop.is_set():
-                        waiting.append((one.job, one.attempt + 1))
+                    # Killed, or somebody still works on it: perhaps what was left of an earlier study, and ends soon.
+                    again = result is None or result.status == "busy"
+                    if again and one.attempt < ATTEMPTS and not stop.is_set():
+                        later = now + _WAIT if result is not None else 0.0
+                        waiting.insert(0 if later else len(waiting), (one.job, one.attempt + 1, later))
                     else:
                         yield one.job, result or JobResult("failed", one.how_it_died())
         finally:
