@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -105,11 +105,28 @@ def test_native_equals_torch_on_random_shapes(
         learning_rate=1e-3,
         actor_learning_rate=2e-3,
     )
-    for epoch in range(2):
-        batches, critics = random_batches(n_critics, n_trained, batch_size, seed=seed + epoch)
-        reference.epoch(transitions, batches, critics, hyper)
-        fast.epoch(transitions, batches, critics, hyper)
-    assert_same_state(reference, fast)
+    start = copy.deepcopy(reference.state_dict())
+
+    def learn(learner) -> dict:
+        for epoch in range(2):
+            batches, critics = random_batches(n_critics, n_trained, batch_size, seed=seed + epoch)
+            learner.epoch(transitions, batches, critics, hyper)
+        return copy.deepcopy(learner.state_dict())
+
+    learn(fast)
+    learned = learn(reference)
+    try:
+        assert_same_state(reference, fast)
+    except AssertionError:
+        # A rectified unit at its kink, or two actions that are equally good: rounding decides what is learned. Where
+        # that is so, a change of the last digits changes what the reference learns, too.
+        rng = np.random.default_rng(0)
+        for _ in range(5):
+            last_digits = 1 + 1e-6 * rng.normal(size=start["critics.parameters"].shape).astype(np.float32)
+            reference.load_state_dict({**start, "critics.parameters": start["critics.parameters"] * last_digits})
+            moved = np.abs(learn(reference)["critics.parameters"] - learned["critics.parameters"]).max()
+            assume(moved < 1e-4 * np.abs(learned["critics.parameters"]).max())
+        raise
     states = transitions.observations[:37]
     np.testing.assert_allclose(reference.policy(states), fast.policy(states), atol=1e-5)
     np.testing.assert_allclose(reference.q_values(states), fast.q_values(states), atol=1e-4)
