@@ -151,9 +151,9 @@ Written by `make learning` (benchmarks/learning.py) from the Monitor files under
 configuration (LunarLander: 256 hidden units, as in the paper), returns during training, mean over a block of episodes;
 the interval is a bootstrap over runs. The seeds are the first ones, from 0 on, and none is left out. The last column is
 the same number in the paper's figures, averages of 8 runs; its curves are moving averages, and so run behind a little.
-Hallway was run on a GPU (one H200), with the PyTorch learner. The runs on LunarLander and three of those on Pendulum were
-begun on one machine and finished on another, before resumption was exact: the same command would not give the same
-episodes again, from where they were interrupted.
+Hallway was run on a GPU (one H200), with the PyTorch learner. The runs on LunarLander and three of those on Pendulum
+were begun on one machine and finished on another, before resumption was exact: the same command would not give the
+same episodes again, from where they were interrupted.
 
 """
 
