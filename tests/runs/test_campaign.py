@@ -212,7 +212,8 @@ def test_an_archive_holds_everything(tmp_path: Path) -> None:
     assert 0 < runs[0].entropies[0] <= 2
     assert copies[0].entropies is not None
     assert copies[0].entropies[0] == pytest.approx(runs[0].entropies[:100].mean(), rel=1e-3)
-    assert len(runs[1].test_returns or ()) == 15 if runs[1].test_returns is None else len(runs[1].test_returns) == 15
+    assert runs[1].test_returns is not None
+    assert len(runs[1].test_returns) == 15
     with pytest.raises(RunError, match="is not the folder of a study"):
         read_runs(tmp_path)
     (tmp_path / "archive" / "episodes.csv.gz").write_bytes(b"nothing")

@@ -119,10 +119,11 @@ class Study:
         return Place(place.study, same_as[0], place.environment, same_as[1], place.seed)
 
     def _borrowed(self, root: Path, seed: int) -> Iterator[Job]:
-        own = {(s.row, s.environment, s.name) for s in self.series}
+        known = {place for _, place in self._places(seed)}
         for series, place in self._places(seed):
-            if series.same_as is not None and (series.same_as[0], series.environment, series.same_as[1]) not in own:
-                shown = self._shown(place, series.same_as)
+            shown = place if series.same_as is None else self._shown(place, series.same_as)
+            if shown not in known:
+                known.add(shown)  # several series may show the same runs
                 yield Job(shown, self._plan(series, seed), _path(root, shown))
 
 
