@@ -22,7 +22,7 @@ from bdpi.learner.torch import AdamTensors, TorchLearner
 ROWS = 32  # of a batch at a time
 WARPS = 8
 _MOST_WEIGHTS = 16_384  # of a network, with padding: what fits into the registers
-PRECISION = "tf32x3"  # three products on tensor cores, as exact as one of float32
+PRECISION = "tf32x3"  # three products on tensor cores instead of one of float32; not measured on a GPU yet
 
 
 def is_available() -> bool:

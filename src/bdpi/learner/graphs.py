@@ -50,7 +50,7 @@ class Replay:
             self._graphs.clear()
             self.reason = str(error).splitlines()[0]
             warnings.warn(
-                f"an epoch cannot be recorded as a CUDA graph and runs step by step, several times slower: {error}",
+                f"an epoch cannot be recorded as a CUDA graph and runs step by step, which is slower: {error}",
                 RuntimeWarning,
                 stacklevel=2,
             )
