@@ -1,26 +1,16 @@
 """Runs that are trained together equal runs that are trained alone, bit for bit."""
 
-import importlib.util
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from bdpi import ABCDQN, BDPI
-from bdpi.learner import fused
+from bdpi.learner import fused, nvrtc
 from bdpi.learner.cohort import Population
 
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("Triton is not installed: it comes with PyTorch's CUDA packages", allow_module_level=True)
-ON_GPU = torch.cuda.is_available()
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cuda" if ON_GPU else "cpu"
-here = pytest.mark.skipif(not (ON_GPU or INTERPRETED), reason="no CUDA device; the last test runs these interpreted")
+pytestmark = pytest.mark.usefixtures("fused_kernels")
+DEVICE = "cuda" if nvrtc.is_available() else "cpu"
 
 SMALL = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 1, "policy_kwargs": {"net_arch": [16]}}
 CLASSES = [BDPI, BDPI, ABCDQN, BDPI]  # ABCDQN has no actor, and so a cohort of its own
@@ -38,7 +28,6 @@ def state_of(agent) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in agent.agent_learner.learner.state_dict().items()}
 
 
-@here
 def test_together_as_alone():
     alone = [state_of(make(i, learner="fused", device=DEVICE).learn(STEPS[i])) for i in range(4)]
     population, lock, found = Population(4, DEVICE), threading.Lock(), {}
@@ -58,7 +47,6 @@ def test_together_as_alone():
     assert found == dict(enumerate(alone))
 
 
-@here
 def test_a_failure_reaches_all_members(monkeypatch):
     def fail(*arguments):
         raise ValueError("out of memory")
@@ -83,7 +71,6 @@ def test_a_failure_reaches_all_members(monkeypatch):
     assert "out of memory" in errors[0]
 
 
-@here
 def test_there_are_as_many_places_as_were_made():
     population = Population(1, DEVICE)
     with population.run():
@@ -93,12 +80,3 @@ def test_there_are_as_many_places_as_were_made():
     with population.run():
         agent = make(0, device="cpu").learn(20)
     assert np.isfinite(agent.policy.probabilities(np.arange(16))).all()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(ON_GPU or INTERPRETED, reason="tested directly")
-def test_all_of_this_in_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert "3 passed" in done.stdout, done.stdout[-3000:]

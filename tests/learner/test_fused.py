@@ -1,38 +1,28 @@
-"""The fused kernels against the PyTorch learner: on a GPU where there is one, else in Triton's interpreter."""
-
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""The fused kernels against the PyTorch learner: on a GPU where there is one, else emulated on the CPU."""
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from bdpi.learner import Hyperparameters, LearnerState, Transitions
+from bdpi.learner import Hyperparameters, LearnerState, Transitions, nvrtc
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks, is_suitable
 from bdpi.learner.rules import Conservative, Imitation
 from bdpi.learner.torch import TorchLearner
 
-# Not imported here: Triton and Mesa's OpenGL, which other tests use, cannot be loaded into one process in this order.
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("Triton is not installed: it comes with PyTorch's CUDA packages", allow_module_level=True)
-ON_GPU = torch.cuda.is_available()
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+pytestmark = pytest.mark.usefixtures("fused_kernels")
 
 CASES = {  # inputs, hidden units of critics and actor, actions, batch, one-hot, ReLU, masks, rule
     "as Table": (3, 20, 20, 3, 20, False, False, False, Conservative()),
     "masks, ReLU, asymmetric": (8, 32, 16, 4, 32, False, True, True, Imitation()),
     "one-hot, odd batch": (20, 16, 16, 4, 33, True, False, True, Conservative(0.5)),
     "softmax": (5, 16, 40, 2, 16, False, False, False, Imitation(0.5)),
+    "several programs per network": (8, 100, 70, 4, 100, False, False, False, Conservative()),
     "critics only": (5, 16, 16, 5, 16, False, False, False, None),
 }
 
 
-@pytest.mark.skipif(not (ON_GPU or INTERPRETED), reason="no CUDA device; the next test runs this one interpreted")
 @pytest.mark.parametrize("case", CASES)
 def test_fused_equals_torch(case):
     n_inputs, hidden, actor_hidden, n_actions, batch_size, one_hot, relu, masked, rule = CASES[case]
@@ -64,7 +54,7 @@ def test_fused_equals_torch(case):
     )
     sizes = FusedNetworks((n_inputs, actor_hidden, n_actions), (n_inputs, hidden, n_actions), one_hot, relu)
     modules = (None if rule is None else network(actor_hidden)), network(hidden)
-    fused = FusedLearner(*modules, state, sizes, "cuda" if ON_GPU else "cpu")
+    fused = FusedLearner(*modules, state, sizes, "cuda" if nvrtc.is_available() else "cpu")
     reference = TorchLearner(*modules, state, preprocess=fused.preprocess)
     for epoch in range(2):
         hyper = Hyperparameters(2, 2, 0.3, 1e-3 / (epoch + 1), 2e-3, rule)
@@ -80,18 +70,16 @@ def test_fused_equals_torch(case):
         np.testing.assert_allclose(after[name], array, atol=2e-5, err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(ON_GPU or INTERPRETED, reason="tested directly")
-def test_fused_equals_torch_in_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert f"{len(CASES) + 1} passed" in done.stdout, done.stdout[-3000:]
-
-
 def test_what_fits():
-    assert is_suitable([8, 256, 4], Conservative(), 0)
-    assert is_suitable([64, 32, 4], None, 0)
-    assert not is_suitable([8, 64, 64, 4], Conservative(), 0)
-    assert not is_suitable([8, 256, 4], Conservative(), 1.0)
-    assert not is_suitable([400, 256, 4], Conservative(), 0)
+    def fits(sizes, one_hot=False, batch_size=256, rule=None, prior_scale=0.0):
+        return is_suitable(sizes, one_hot, batch_size, rule or Conservative(), prior_scale)
+
+    assert fits([8, 256, 4])
+    assert fits([64, 32, 4], one_hot=True)
+    assert not fits([64, 32, 4])
+    assert not fits([8, 64, 64, 4])
+    assert not fits([8, 512, 4])
+    assert not fits([8, 256, 4], prior_scale=1.0)
+    assert not fits([400, 256, 4], one_hot=True)
+    assert not fits([8, 256, 4], batch_size=1024)
+    assert not fits([8, 256, 16], batch_size=512)

@@ -281,3 +281,30 @@ def test_ray_finishes_a_study_though_a_worker_is_killed(tmp_path: Path, expected
     assert not ray.is_initialized()
     assert len(tally.done) == 5, said
     assert episodes_of(tmp_path, jobs) == expected
+
+
+def test_the_processes_of_a_population_share_the_runs_and_may_die(
+    tmp_path: Path, expected: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a GPU: each run learns as it would alone, in its thread. tests/learner/test_cohort.py has the rest."""
+    from bdpi.learner import fused
+    from bdpi.runs.executors import population
+
+    monkeypatch.setattr(fused, "is_available", lambda: True)
+    monkeypatch.setattr(population, "_shared_gpu", lambda: nullcontext(True))
+    jobs = small_study(tmp_path)
+    executor, victims = population.OnGPU(workers=5, device="cpu"), []
+    begin = population._Child.begin
+
+    def begin_and_kill(child: Any, job: Job, attempt: int) -> None:
+        begin(child, job, attempt)
+        if not victims:
+            victims.append(job)
+            time.sleep(2)
+            child._process.kill()
+
+    monkeypatch.setattr(population._Child, "begin", begin_and_kill)
+    tally, _ = run_all(jobs, executor)
+    assert len(tally.done) == 5
+    assert victims
+    assert episodes_of(tmp_path, jobs) == expected

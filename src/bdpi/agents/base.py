@@ -52,7 +52,7 @@ _UNLOADABLE = (
 )
 
 #: Entropy, disagreement and KL cost a few forward passes; every tenth epoch is enough to draw their curves.
-DIAGNOSTICS_EVERY = 10
+DIAGNOSTICS_EVERY = 100
 
 
 class EnsembleAlgorithm(CollectingAlgorithm):

@@ -16,7 +16,7 @@ from torch import nn
 from bdpi.agents.buffers import gather
 from bdpi.agents.policies import BDPIPolicy, mask_probabilities
 from bdpi.agents.spaces import NativeInputs
-from bdpi.learner import Learner, LearnerState, Transitions, fused, native
+from bdpi.learner import Learner, LearnerState, Transitions, fused, native, nvrtc
 from bdpi.learner.cohort import current_population
 from bdpi.learner.functional import bind_parameters, flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
@@ -133,7 +133,7 @@ def network_learner(
     learner: NativeLearner | TorchLearner
     inputs = None
     actor_parameters = None
-    chosen = _choose(policy, rule, choice, device, prior_scale)
+    chosen = _choose(policy, rule, choice, device, batch_size, prior_scale)
     if chosen == "native":
         inputs = policy.native_inputs()
         assert inputs is not None
@@ -186,29 +186,37 @@ def _follow(policy: BDPIPolicy, learner: AgentLearner) -> AgentLearner:
 
 
 def _choose(
-    policy: BDPIPolicy, rule: ActorRule | None, choice: LearnerChoice, device: torch.device, prior_scale: float
+    policy: BDPIPolicy,
+    rule: ActorRule | None,
+    choice: LearnerChoice,
+    device: torch.device,
+    batch_size: int,
+    prior_scale: float,
 ) -> Literal["native", "torch", "fused"]:
     """The native learner wherever it can do the work; it is the fastest for small networks."""
     if choice not in ("auto", "native", "torch", "fused"):
         raise ValueError(f'learner must be "auto", "native", "torch" or "fused", got {choice!r}')
-    if choice == "auto" and current_population() is not None:
-        choice = "fused"
+    inputs = policy.native_inputs()
+    sizes = [] if inputs is None else [inputs.size, *policy.critic_arch, policy.n_actions]
+    actor_sizes = sizes if policy.actor is None or inputs is None else [inputs.size, *policy.actor_arch, sizes[-1]]
+    one_hot = inputs is not None and inputs.one_hot
+    can_fuse = all(fused.is_suitable(each, one_hot, batch_size, rule, prior_scale) for each in (sizes, actor_sizes))
+    if choice == "auto" and current_population() is not None and can_fuse and fused.is_available():
+        return "fused"
     if choice == "fused":
-        inputs = policy.native_inputs()
-        sizes = [] if inputs is None else [inputs.size, *policy.critic_arch, policy.n_actions]
-        actor_sizes = sizes if policy.actor is None or inputs is None else [inputs.size, *policy.actor_arch, sizes[-1]]
-        if not all(fused.is_suitable(each, rule, prior_scale) for each in (sizes, actor_sizes)):
+        if not can_fuse:
             raise ValueError(
                 "the fused learner trains small perceptrons with one hidden layer of tanh or ReLU units, by the rules "
-                'of this package; for everything else use learner="auto"'
+                f"of this package, with batches of at most {fused.LARGEST_BATCH}; for everything else use "
+                'learner="auto"'
             )
         if not fused.is_available():
-            raise ValueError("the fused learner needs a CUDA device and Triton, which PyTorch for CUDA brings along")
+            raise ValueError(f"the fused learner needs {nvrtc.REMEDY}")
         return "fused"
     if choice == "torch":
         return "torch"
     knows_rule = rule is None or rule.native is not None
-    suitable = policy.native_inputs() is not None and device.type == "cpu" and knows_rule
+    suitable = inputs is not None and device.type == "cpu" and knows_rule
     if choice == "native":
         if not suitable:
             raise ValueError(

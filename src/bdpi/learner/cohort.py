@@ -1,7 +1,8 @@
 """Many runs at once: what each of them would compute alone on a GPU, one pair of kernels computes for all.
 
 Each run goes on in a thread of its own and has a learner of its own, a :class:`Member`. Their parameters are slices of
-the same tensors. When the last member of a cohort asks for its epoch, all of them are computed.
+the same tensors. When the last member of a cohort asks for its epoch, all of them are computed; who does not come soon
+has its epoch later. What a member learns does not depend on who learns with it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from bdpi.learner.torch import AdamTensors, numbers_of
 _COLUMNS = ("observations", "actions", "rewards", "discounts", "next_observations", "masks", "next_masks")
 
 
-_LAUNCHING = threading.Lock()  # several cohorts may want to at the same time; Triton is not made for that
+_PATIENCE = 0.005  # seconds that members wait for others
+_LAUNCHING = threading.Lock()  # several cohorts may want to at the same time
 
 
 @dataclass
@@ -69,6 +71,8 @@ class Cohort:
         self._members: set[Member] = set()
         self._requests: list[_Request] = []
         self._turn = threading.Condition()
+        # Cohorts of one process do not wait for each other.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def join(self, member: Member) -> int:
         """Take a slot; returns its number."""
@@ -86,33 +90,40 @@ class Cohort:
             self._compute_if_all_are_here()
 
     def epoch(self, request: _Request) -> EpochMetrics:
-        """Wait until all members want an epoch, and have it computed."""
+        """Wait until all members want an epoch, but not for long, and have it computed."""
         with self._turn:
             self._requests.append(request)
             self._compute_if_all_are_here()
             while request.metrics is None and request.error is None:
-                self._turn.wait()
+                if not self._turn.wait(_PATIENCE) and self._requests and self._requests[0] is request:
+                    self._compute_all()
         if request.error is not None:
             raise RuntimeError(f"the epoch of {self.size} runs failed: {request.error}") from request.error
         assert request.metrics is not None
         return request.metrics
 
     def _compute_if_all_are_here(self) -> None:
-        if not self._requests or len(self._requests) < len(self._members):
-            return
+        if self._requests and len(self._requests) >= len(self._members):
+            self._compute_all()
+
+    def _compute_all(self) -> None:
         requests, self._requests = self._requests, []
         try:
-            self._remember(requests)
-            by_program: dict[tuple[Any, ...], list[_Request]] = {}
-            for request in requests:
-                by_program.setdefault(request.program, []).append(request)
-            for group in by_program.values():
-                self._compute(group)
-            self.acting.copy_(self.actors.parameters)
+            with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+                self._compute_requests(requests)
         except BaseException as error:  # the others must not wait for ever
             for request in requests:
                 request.error = error
         self._turn.notify_all()
+
+    def _compute_requests(self, requests: list[_Request]) -> None:
+        self._remember(requests)
+        by_program: dict[tuple[Any, ...], list[_Request]] = {}
+        for request in requests:
+            by_program.setdefault(request.program, []).append(request)
+        for group in by_program.values():
+            self._compute(group)
+        self.acting.copy_(self.actors.parameters)
 
     def _compute(self, requests: list[_Request]) -> None:
         assert self._memory is not None
@@ -137,7 +148,7 @@ class Cohort:
                 rates,
                 requests[0].hyperparameters,
             )
-        for request, values in zip(requests, metrics.tolist(), strict=True):
+        for request, values in zip(requests, metrics.cpu().tolist(), strict=True):
             request.metrics = EpochMetrics(*values)
 
     def _remember(self, requests: list[_Request]) -> None:
@@ -227,6 +238,8 @@ class Member(FusedLearner):
     def _refresh(self) -> None:
         if self.actor is not None:
             self.acting_parameters.copy_(self.actor.parameters)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # the cohort has a stream of its own
 
     def epoch(
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters

@@ -1,48 +1,69 @@
 """Small perceptrons on a GPU: an epoch is two kernels, and many runs are trained by the same two.
 
-The kernels (:mod:`bdpi.learner.fused_kernels`) are written in Triton, which comes with PyTorch's CUDA packages.
+The kernels are in fused.cu, and compiled when they are first needed. Written in Triton, the same computation took five
+to ten times as long: its blocks pass everything through shared memory, and here next to nothing has to.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from bdpi.learner import nvrtc
 from bdpi.learner.interface import Hyperparameters, LearnerState
 from bdpi.learner.memory import TensorTransitions
 from bdpi.learner.rules import ActorRule
 from bdpi.learner.torch import AdamTensors, TorchLearner
 
-ROWS = 32  # of a batch at a time
-WARPS = 8
-_MOST_WEIGHTS = 16_384  # of a network, with padding: what fits into the registers
-PRECISION = "tf32x3"  # three products on tensor cores instead of one of float32; not measured on a GPU yet
+LARGEST_BATCH = 512
+_UNITS, _MOST_PROGRAMS = 32, 8  # hidden units of a program, programs of a network; as many as make up a cluster
+_MOST_INPUTS, _MOST_STATES = 32, 128  # a thread has the inputs of its rows in registers
+_SHARED_FLOATS = 56_000  # of a program
+
+
+class Kernels(Protocol):
+    """Something that runs the kernels of fused.cu."""
+
+    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any]) -> None:
+        """Run a kernel.
+
+        :param name: which one
+        :param sizes: the macros
+        :param programs: how many
+        :param arguments: ctypes values
+        """
+
+
+#: what runs the kernels; None: nothing can
+kernels: Kernels | None = None
 
 
 def is_available() -> bool:
-    """Whether Triton is there, and something to run it on."""
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    return importlib.util.find_spec("triton") is not None and (torch.cuda.is_available() or interpreted)
+    """Whether there is something to run the kernels on."""
+    global kernels
+    if kernels is None and nvrtc.is_available():
+        kernels = nvrtc.CompiledKernels(Path(__file__).with_name("fused.cu"))
+    return kernels is not None
 
 
-def is_suitable(sizes: Sequence[int], rule: ActorRule | None, prior_scale: float) -> bool:
+def is_suitable(
+    sizes: Sequence[int], one_hot: bool, batch_size: int, rule: ActorRule | None, prior_scale: float
+) -> bool:
     """Whether networks of these sizes (inputs, hidden units, outputs) can be trained here."""
     if len(sizes) != 3 or prior_scale:
         return False
-    inputs, hidden, outputs = (_padded(size) for size in sizes)
-    fits = hidden * (inputs + outputs) <= _MOST_WEIGHTS
+    inputs, _, outputs = sizes
+    programs, rows = _sizes(tuple(sizes))["GROUP"], inputs if one_hot else batch_size
+    shared = outputs * rows * (7 + 2 * programs) + 8 * _UNITS * (inputs + 1 + outputs)
+    fits = programs <= _MOST_PROGRAMS and batch_size <= LARGEST_BATCH and shared <= _SHARED_FLOATS
+    fits = fits and inputs <= (_MOST_STATES if one_hot else _MOST_INPUTS)
     return fits and (rule is None or (rule.native is not None and rule.native[0] in ("conservative", "imitation")))
-
-
-def _padded(size: int) -> int:
-    """The next power of two, from 16 on."""
-    return 1 << max(4, (size - 1).bit_length())
 
 
 @dataclass(frozen=True)
@@ -83,57 +104,82 @@ class FusedNetworks:
         :param order: which critics are trained, (S, K)
         :param rates: see :func:`bdpi.learner.torch.numbers_of`, (S, 4)
         """
-        from bdpi.learner import fused_kernels
-
+        if not is_available():
+            raise RuntimeError(f"the fused learner needs {nvrtc.REMEDY}")
+        assert kernels is not None
         runs, n_trained, batch_size = batches.shape
         n_actions = self.critic_sizes[-1]
         length = memory.actions.shape[1]
         device = batches.device
         q = torch.empty((runs, n_trained, batch_size, n_actions), device=device)
         losses, means, actor_losses = (torch.empty((runs, n_trained), device=device) for _ in range(3))
-        nothing = torch.empty(1, dtype=torch.uint8, device=device)
-        masks, next_masks = (nothing if m is None else m.view(torch.uint8) for m in (memory.masks, memory.next_masks))
-        common: dict[str, Any] = {
+        rule = hyperparameters.actor_rule
+        common = {
             "N": batch_size,
-            "ROWS": ROWS,
             "FIT": hyperparameters.fit_steps,
             "ONE_HOT": self.one_hot,
             "RELU": self.relu,
             "MASKED": memory.masks is not None,
-            "PRECISION": PRECISION,
-            "num_warps": WARPS,
         }
-        fused_kernels.train_critics[(runs * n_trained,)](
-            *(critics.parameters, critics.first_moment, critics.second_moment, critics.steps, active),
-            *(memory.observations, memory.actions, memory.rewards, memory.discounts, memory.next_observations),
-            *(masks, next_masks, members, batches, order, rates, q, losses, means),
-            *(length, active.shape[1], n_trained),
-            ITERATIONS=hyperparameters.critic_iterations,
+        sizes = {
             **_sizes(self.critic_sizes),
             **common,
-        )
-        rule = hyperparameters.actor_rule
+            "ITERATIONS": hyperparameters.critic_iterations,
+            "IMITATION": 0,
+            "CROSS_ENTROPY": 0,
+        }
+        arguments = [
+            *(critics.parameters, critics.first_moment, critics.second_moment, critics.steps, active),
+            *(memory.observations, memory.actions, memory.rewards, memory.discounts, memory.next_observations),
+            *(memory.next_masks, members, batches, order, rates, q, losses, means),
+            *(length, active.shape[1], n_trained),
+        ]
+        kernels.launch("train_critics", _integers(sizes), runs * n_trained * sizes["GROUP"], _values(arguments))
         if rule is None or actor is None:
             actor_losses.fill_(float("nan"))
         else:
             assert rule.native is not None
-            fused_kernels.train_actor[(runs,)](
-                *(actor.parameters, actor.first_moment, actor.second_moment, actor.steps),
-                *(memory.observations, masks, members, batches, rates),
-                *(q, torch.empty((runs, batch_size, n_actions), device=device), actor_losses),
-                *(length, n_trained),
-                IMITATION=rule.native[0] == "imitation",
-                CROSS_ENTROPY=rule.loss == "cross_entropy",
+            sizes = {
                 **_sizes(self.actor_sizes),
                 **common,
-            )
+                "ITERATIONS": 0,
+                "IMITATION": rule.native[0] == "imitation",
+                "CROSS_ENTROPY": rule.loss == "cross_entropy",
+            }
+            arguments = [
+                *(actor.parameters, actor.first_moment, actor.second_moment, actor.steps),
+                *(memory.observations, memory.masks, members, batches, rates),
+                *(q, actor_losses, length, n_trained),
+            ]
+            kernels.launch("train_actor", _integers(sizes), runs * sizes["GROUP"], _values(arguments))
         return torch.stack([losses.mean(dim=1), actor_losses.mean(dim=1), means.mean(dim=1)], dim=1)
 
 
 def _sizes(sizes: tuple[int, ...]) -> dict[str, int]:
     inputs, hidden, outputs = sizes
-    padded = {"IP": _padded(inputs), "HP": _padded(hidden), "AP": _padded(outputs)}
-    return {"I": inputs, "H": hidden, "A": outputs, **padded}
+    programs = 1
+    while programs * _UNITS < hidden:
+        programs *= 2
+    return {"I": inputs, "H": hidden, "A": outputs, "GROUP": programs}
+
+
+def _integers(sizes: Mapping[str, int]) -> dict[str, int]:
+    return {name: int(size) for name, size in sizes.items()}
+
+
+def _values(arguments: Sequence[Tensor | int | None]) -> list[Any]:
+    """As a kernel gets them: tensors by their addresses."""
+    return [
+        ctypes.c_int(argument)
+        if isinstance(argument, int)
+        else ctypes.c_void_p(0 if argument is None else _contiguous(argument).data_ptr())
+        for argument in arguments
+    ]
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    assert tensor.is_contiguous(), "kernels get whole tensors"
+    return tensor
 
 
 class FusedLearner(TorchLearner):

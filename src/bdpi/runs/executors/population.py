@@ -1,74 +1,201 @@
-"""Many runs trained together on a GPU, each in a thread of its own."""
+"""Many runs trained together on a GPU.
+
+Environments are stepped by several processes, so that all cores are busy, and in each of them by several threads: while
+the GPU trains the runs of one thread, others go on. Without NVIDIA's multi-process service, processes would have to
+take turns on the GPU, so it is started for as long as the runs last; where it does not exist, one process does it all.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import os
 import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
+from bdpi.runs.build import is_peer
 from bdpi.runs.errors import RunError
-from bdpi.runs.job import Job, JobResult, execute
+from bdpi.runs.executors.processes import ATTEMPTS, Processes
+from bdpi.runs.job import Job, JobResult, execute, one_thread
 
-WORKERS = 32
+WORKERS = 64
 _LOOK_AROUND = 0.5  # seconds
 
 
 class OnGPU:
     """See :class:`~bdpi.runs.executors.Executor`.
 
-    Agents that the fused kernels cannot train, and the peers, learn in their threads as they would alone.
+    Agents that the fused kernels cannot train learn in their threads as they would alone. The peers of BDPI come last,
+    each in a process of its own, because they draw from generators that threads would share.
 
-    :param workers: how many at a time
+    :param workers: how many runs at a time
     :param device: where they are trained
     """
 
     def __init__(self, workers: int | None = None, device: str = "cuda") -> None:
-        from bdpi.learner import fused
+        from bdpi.learner import fused, nvrtc
 
         if not fused.is_available():
-            raise RunError("--executor population needs a CUDA device and Triton; processes need neither")
+            raise RunError(f"--executor population needs {nvrtc.REMEDY}; --executor processes needs neither")
         self.workers, self._device = workers or WORKERS, device
 
     def run(
         self, jobs: Sequence[Job], should_stop: Callable[[], bool], started: Callable[[Job], None]
     ) -> Iterator[tuple[Job, JobResult] | None]:
         """See :meth:`~bdpi.runs.executors.Executor.run`."""
-        from bdpi.learner.cohort import Population
+        one_thread()
+        ours = [job for job in jobs if not is_peer(job.plan.agent)]
+        with _shared_gpu() as is_shared:
+            cores = len(os.sched_getaffinity(0)) if is_shared else 1
+            at_a_time = max(1, min(self.workers, len(ours)))
+            n_processes = min(cores, at_a_time)
+            places = -(-at_a_time // n_processes)  # in each process
+            yield from self._run(ours, n_processes, places, should_stop, started)
+        yield from Processes().run([job for job in jobs if is_peer(job.plan.agent)], should_stop, started)
 
-        population = Population(self.workers, self._device)
-        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        for job in jobs:
-            waiting.put(job)
-        events: queue.SimpleQueue[tuple[Job, JobResult | None]] = queue.SimpleQueue()
-        stop = threading.Event()
-
-        def work() -> None:
-            while not stop.is_set():
-                try:
-                    job = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                events.put((job, None))
-                with population.run():
-                    result = execute(job, stop.is_set)
-                events.put((job, result))
-
-        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(self.workers, len(jobs)))]
-        for thread in threads:
-            thread.start()
+    def _run(
+        self,
+        jobs: list[Job],
+        n_processes: int,
+        places: int,
+        should_stop: Callable[[], bool],
+        started: Callable[[Job], None],
+    ) -> Iterator[tuple[Job, JobResult] | None]:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["bdpi.runs.executors.preload"])
+        stop = context.Event()
+        # Runs that one pair of kernels can train come into the same process.
+        waiting = [(job, 1) for job in sorted(jobs, key=_kind, reverse=True)]
+        children = [_Child(context, places, self._device, stop) for _ in range(n_processes)]
         try:
-            while any(thread.is_alive() for thread in threads) or not events.empty():
+            while any(child.jobs for child in children) or (waiting and not stop.is_set()):
                 if should_stop():
                     stop.set()
-                try:
-                    job, result = events.get(timeout=_LOOK_AROUND)
-                except queue.Empty:
-                    yield None
-                    continue
-                if result is None:
+                while waiting and not stop.is_set():
+                    free = [child for child in children if len(child.jobs) < places]
+                    if not free:
+                        break
+                    child = max(free, key=lambda child: len(child.jobs))
+                    job, attempt = waiting.pop()
+                    child.begin(job, attempt)
                     started(job)
-                    yield None
-                else:
-                    yield job, result
+                ready = wait([child.connection for child in children], timeout=_LOOK_AROUND)
+                yield None
+                for number, child in enumerate(children):
+                    if child.connection not in ready:
+                        continue
+                    try:
+                        job, result = child.ended()
+                        yield job, result
+                    except (EOFError, OSError):  # it died, and its runs go on from their checkpoints
+                        lost = child.close()
+                        children[number] = _Child(context, places, self._device, stop)
+                        for job, attempt in lost:
+                            if attempt < ATTEMPTS:
+                                waiting.append((job, attempt + 1))
+                            else:
+                                yield job, JobResult("failed", f"its process died, {ATTEMPTS} times")
         finally:
             stop.set()
+            for child in children:
+                child.close()
+
+
+def _kind(job: Job) -> tuple[str, ...]:
+    return job.plan.environment, job.plan.agent, str(job.plan.hyperparameters)
+
+
+class _Child:
+    """A process that trains some runs at a time."""
+
+    def __init__(self, context: Any, places: int, device: str, stop: Any) -> None:
+        self.connection, theirs = context.Pipe()
+        self.jobs: dict[int, tuple[Job, int]] = {}
+        self._begun = 0
+        self._process = context.Process(target=_work, args=(theirs, places, device, stop))
+        self._process.start()
+        theirs.close()
+
+    def begin(self, job: Job, attempt: int) -> None:
+        self._begun += 1
+        self.jobs[self._begun] = job, attempt
+        with contextlib.suppress(OSError):  # dead, as we are about to find out
+            self.connection.send((self._begun, job))
+
+    def ended(self) -> tuple[Job, JobResult]:
+        number, result = self.connection.recv()
+        return self.jobs.pop(number)[0], result
+
+    def close(self) -> list[tuple[Job, int]]:
+        """End it, once its runs have saved themselves. Returns those it did not finish."""
+        with contextlib.suppress(OSError):
+            self.connection.send(None)
+        self._process.join(timeout=60)
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+        return list(self.jobs.values())
+
+
+def _work(connection: Connection, places: int, device: str, stop: Any) -> None:
+    from bdpi.learner.cohort import Population
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.setswitchinterval(5e-4)  # threads that come back from the GPU are not kept waiting
+    parent = os.getppid()
+    population = Population(places, device)
+    answers: queue.SimpleQueue[tuple[int, JobResult] | None] = queue.SimpleQueue()
+
+    def run(number: int, job: Job) -> None:
+        with population.run():
+            result = execute(job, lambda: stop.is_set() or os.getppid() != parent)
+        answers.put((number, result))
+
+    def answer() -> None:  # one thread, because a connection is not for several
+        while (given := answers.get()) is not None:
+            connection.send(given)
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    threads = []
+    with contextlib.suppress(EOFError):
+        while (task := connection.recv()) is not None:
+            threads.append(threading.Thread(target=run, args=task))
+            threads[-1].start()
+    for thread in threads:
+        thread.join()
+    answers.put(None)
+    answering.join()
+
+
+@contextlib.contextmanager
+def _shared_gpu() -> Iterator[bool]:
+    """Lets processes use the GPU at the same time, if that is possible; says whether it is."""
+    control = shutil.which("nvidia-cuda-mps-control") or shutil.which(
+        "nvidia-cuda-mps-control", path="/usr/local/nvidia/bin"
+    )
+    if control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        yield "CUDA_MPS_PIPE_DIRECTORY" in os.environ  # somebody else has started it
+        return
+    with tempfile.TemporaryDirectory(prefix="bdpi-mps-") as folder:
+        names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+        environment = {**os.environ, **dict.fromkeys(names, folder)}
+        started = subprocess.run([control, "-d"], env=environment, capture_output=True).returncode == 0
+        if started:
+            os.environ.update(dict.fromkeys(names, folder))
+        try:
+            yield started
+        finally:
+            if started:
+                subprocess.run([control], input=b"quit\n", env=environment, capture_output=True, timeout=60)
+                for name in names:
+                    del os.environ[name]

@@ -1,0 +1,85 @@
+"""CUDA kernels that are compiled when they are first needed, for the sizes at hand."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+REMEDY = 'a GPU of compute capability 9.0 (H100) or newer, and pip install "bdpi[cuda]"'
+_THREADS = 256
+
+
+def is_available() -> bool:
+    """Whether there is a GPU with clusters of thread blocks, and NVIDIA's bindings to compile for it."""
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
+        return False
+    return importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None
+
+
+class CompiledKernels:
+    """The kernels of one source file.
+
+    :param source: what to compile; every size that is given to :meth:`launch` is a macro in it
+    """
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._functions: dict[tuple[Any, ...], tuple[Any, int]] = {}
+
+    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any]) -> None:
+        """Start a kernel on PyTorch's current stream.
+
+        :param name: of the kernel
+        :param sizes: macros
+        :param programs: number of thread blocks
+        :param arguments: ctypes values
+        """
+        from cuda.bindings import driver
+
+        key = (torch.cuda.current_device(), name, *sizes.items())
+        if key not in self._functions:
+            self._functions[key] = self._compile(name, sizes)
+        function, shared = self._functions[key]
+        grid, block = (programs, 1, 1), (_THREADS, 1, 1)
+        values = tuple(argument.value or 0 for argument in arguments), tuple(type(argument) for argument in arguments)
+        _check(
+            driver.cuLaunchKernel(function, *grid, *block, shared, torch.cuda.current_stream().cuda_stream, values, 0)
+        )
+
+    def _compile(self, name: str, sizes: Mapping[str, int]) -> tuple[Any, int]:
+        """The kernel, and how many bytes of shared memory it needs."""
+        from cuda.bindings import driver, nvrtc
+
+        major, minor = torch.cuda.get_device_capability()
+        options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17"]
+        options += [f"-D{macro}={value}" for macro, value in sizes.items()]
+        program = _check(nvrtc.nvrtcCreateProgram(self._source.read_bytes(), self._source.name.encode(), 0, [], []))
+        try:
+            _check(nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options]))
+        except RuntimeError as error:
+            log = bytes(_check(nvrtc.nvrtcGetProgramLogSize(program)))
+            _check(nvrtc.nvrtcGetProgramLog(program, log))
+            raise RuntimeError(f"{self._source.name} does not compile: {log.decode(errors='replace')}") from error
+        code = bytes(_check(nvrtc.nvrtcGetCUBINSize(program)))
+        _check(nvrtc.nvrtcGetCUBIN(program, code))
+        module = _check(driver.cuModuleLoadData(code))
+        function = _check(driver.cuModuleGetFunction(module, name.encode()))
+        address, _ = _check(driver.cuModuleGetGlobal(module, f"{name}_shared".encode()))
+        shared = ctypes.c_int()
+        _check(driver.cuMemcpyDtoH(ctypes.addressof(shared), address, ctypes.sizeof(shared)))
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _check(driver.cuFuncSetAttribute(function, attribute, shared.value))
+        return function, shared.value
+
+
+def _check(answer: tuple[Any, ...]) -> Any:
+    """What a function of the bindings returned, unless it failed."""
+    error, *rest = answer
+    if int(error) != 0:
+        raise RuntimeError(f"CUDA: {error!r}")
+    return None if not rest else rest[0] if len(rest) == 1 else rest

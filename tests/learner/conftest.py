@@ -1,0 +1,21 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from bdpi.learner import fused, nvrtc
+
+sys.path.insert(0, str(Path(__file__).parent))
+from emulator import Emulator
+
+_EMULATOR: list[Emulator] = []
+
+
+@pytest.fixture
+def fused_kernels(tmp_path_factory, monkeypatch):
+    """Something to run the fused kernels on: a GPU, or an emulation of one."""
+    if nvrtc.is_available():
+        return
+    if not _EMULATOR:
+        _EMULATOR.append(Emulator(tmp_path_factory.mktemp("kernels")))
+    monkeypatch.setattr(fused, "kernels", _EMULATOR[0])

@@ -1,0 +1,39 @@
+"""The fused kernels on the CPU; see emulator.cpp."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import bdpi.learner
+
+SOURCE = Path(bdpi.learner.__file__).with_name("fused.cu")
+
+
+class Emulator:
+    """See :class:`bdpi.learner.fused.Kernels`.
+
+    :param folder: where compiled kernels are kept
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._libraries: dict[tuple[tuple[str, int], ...], ctypes.CDLL] = {}
+
+    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any]) -> None:
+        key = tuple(sizes.items())
+        if key not in self._libraries:
+            target = self._folder / f"{len(self._libraries)}.so"
+            macros = target.with_suffix(".h")
+            macros.write_text("".join(f"#define {macro} {value}\n" for macro, value in key))
+            command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas"]
+            source = [f'-DSIZES="{macros}"', f'-DSOURCE="{SOURCE}"', str(Path(__file__).with_name("emulator.cpp"))]
+            done = subprocess.run([*command, *source, "-o", str(target)], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr[-3000:]
+            self._libraries[key] = ctypes.CDLL(str(target))
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
+        assert self._libraries[key].launch_kernel(name.encode(), programs, pointers) == 0
