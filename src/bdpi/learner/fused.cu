@@ -74,7 +74,7 @@ template <int NETWORKS> struct alignas(16) Shared {
     float wanted[A][KNOWN];
     int states[KNOWN], next_states[KNOWN];
     float warp_sums[WARPS];
-    float step_size, scale;
+    float step_sizes[FIT], scales[FIT];
 };
 
 DEVICE int lane() { return thread() % LANES; }
@@ -133,11 +133,9 @@ DEVICE void read_weights(float (&weights)[V], const float *from) {
 }
 
 DEVICE float activation(float z) {
-    if (RELU) return z > 0.0f ? z : 0.0f;
-    const float e = quick_exp(-2.0f * fabsf(z));
-    const float square = z * z;
-    const float small = z * (1.0f - square * (1.0f / 3.0f - square * (2.0f / 15.0f)));  // 1 - e has lost its digits there
-    return fabsf(z) < 0.03f ? small : copysignf(quick_quotient(1.0f - e, 1.0f + e), z);
+    if (RELU) return fmaxf(z, 0.0f);
+    const float e = quick_exp(-2.0f * fabsf(z));  // never overflows, and no branch: units of a warp go the same way
+    return copysignf(quick_quotient(1.0f - e, 1.0f + e), z);
 }
 
 using Hidden = float[R][V];
@@ -222,16 +220,16 @@ DEVICE void compute_outputs(S &s, const Network &network, const Hidden &h, int p
 }
 
 // Sums over the lanes of a warp: each lane gets that of the value of its own number.
-DEVICE float sum_over_lanes(float (&values)[LANES]) {
+template <int WIDTH = LANES / 2> DEVICE float sum_over_lanes(float (&values)[LANES]) {
+    if constexpr (WIDTH > 0) {
+        const bool upper = lane() & WIDTH;
 #pragma unroll
-    for (int width = LANES / 2; width; width /= 2) {
-        const bool upper = lane() & width;
-#pragma unroll
-        for (int j = 0; j < width; j++) {
-            const float given = upper ? values[j] : values[j + width];
-            const float kept = upper ? values[j + width] : values[j];
-            values[j] = kept + exchange(given, width);
+        for (int j = 0; j < WIDTH; j++) {
+            const float given = upper ? values[j] : values[j + WIDTH];
+            const float kept = upper ? values[j + WIDTH] : values[j];
+            values[j] = kept + exchange(given, WIDTH);
         }
+        return sum_over_lanes<WIDTH / 2>(values);
     }
     return values[0];
 }
@@ -246,23 +244,19 @@ template <typename S> DEVICE float sum_over_threads(S &s, float value) {
     return sum;
 }
 
-// Adam's constants are PyTorch's: 0.9, 0.999, 1e-8. What is left of the moments' first values after some steps:
-struct Decay {
-    double first, second;
-
-    DEVICE explicit Decay(Integer steps) : first(pow(0.9, double(steps))), second(pow(0.999, double(steps))) {}
-
-    template <typename S> DEVICE void step(S &s, double learning_rate) {
-        first *= 0.9;
-        second *= 0.999;
-        s.step_size = float(learning_rate / (1.0 - first));
-        s.scale = float(1.0 / sqrt(1.0 - second));
+// Adam's constants are PyTorch's: 0.9, 0.999, 1e-8. What its steps need of them, for all steps of a fit; the powers are
+// in double precision. Everybody sees them after the next meeting.
+template <typename S> DEVICE void prepare_steps(S &s, Integer steps, double learning_rate) {
+    for (int step = thread(); step < FIT; step += THREADS) {
+        const double count = double(steps + step + 1);
+        s.step_sizes[step] = float(learning_rate / (1.0 - pow(0.9, count)));
+        s.scales[step] = float(1.0 / sqrt(1.0 - pow(0.999, count)));
     }
-};
+}
 
-// One step of Adam on the whole batch. `gradient` turns the outputs of a row of this thread into their gradient.
+// Step number `step` of a fit, on the whole batch. `gradient` turns the outputs of a row of this thread into their gradient.
 template <typename S, typename Gradient>
-DEVICE void fit(S &s, Network &network, const Inputs &x, int part, int &meeting, Decay &decay, double rate, Gradient gradient) {
+DEVICE void fit(S &s, Network &network, const Inputs &x, int part, int &meeting, int step, Gradient gradient) {
     Hidden h;
     compute_hidden(network, x, h);
     Outputs y;
@@ -275,7 +269,6 @@ DEVICE void fit(S &s, Network &network, const Inputs &x, int part, int &meeting,
         for (int a = 0; a < A; a++)
             if (output_row(k) < ROWS) s.output_gradients[a][output_row(k)] = d[a];
     }
-    if (thread() == 0) decay.step(s, rate);
     meet();
 
     float d[R][A];
@@ -333,14 +326,14 @@ DEVICE void fit(S &s, Network &network, const Inputs &x, int part, int &meeting,
     }
     meet();
 
-    const float step_size = s.step_size, scale = s.scale;
+    const float step_size = s.step_sizes[step], scale = s.scales[step];
     for (int i = thread(); i < PARAMETERS; i += THREADS) {
         const float g = s.gradients[0][i] + (ONE_HOT && i < I * U ? 0.0f : s.gradients[1][i]);
         const float m = network.first_moment[i] + (g - network.first_moment[i]) * 0.1f;
         const float v = network.second_moment[i] * 0.999f + g * g * 0.001f;
         network.first_moment[i] = m;
         network.second_moment[i] = v;
-        network.values[i] -= step_size * m / (sqrtf(v) * scale + 1e-8f);
+        network.values[i] -= quick_quotient(step_size * m, sqrtf(v) * scale + 1e-8f);
     }
     meet();
 }
@@ -502,10 +495,10 @@ KERNEL train_critics(
         }
         Aims aims;
         aims.set(s, wanted);
-        Decay decay(counts[mine]);
+        prepare_steps(s, counts[mine], learning_rate);
         counts[mine] += FIT;
         for (int step = 0; step < FIT; step++)
-            fit(s, network, x, part, meeting, decay, learning_rate, [&](int k, const float(&y)[A], float(&d)[A]) {
+            fit(s, network, x, part, meeting, step, [&](int k, const float(&y)[A], float(&d)[A]) {
 #pragma unroll
                 for (int a = 0; a < A; a++) d[a] = (aims.counts[k] * y[a] - aims.sums[k][a]) * (2.0f / (N * A));
             });
@@ -552,7 +545,6 @@ KERNEL train_actor(
     Network &network = s.networks[0];
     load(network, part, parameters + run * P, first_moment + run * P, second_moment + run * P);
     const Integer count = steps[run];
-    Decay decay(count);
     meet();
     if (GROUP > 1) meet_group();
     int meeting = 0;
@@ -615,8 +607,9 @@ KERNEL train_actor(
         if (thread() == 0 && part == 0) losses[number] = loss;
         Aims aims;
         aims.set(s, wanted);
+        prepare_steps(s, count + Integer(critic) * FIT, learning_rate);
         for (int step = 0; step < FIT; step++)
-            fit(s, network, x, part, meeting, decay, learning_rate, [&](int k, const float(&y)[A], float(&d)[A]) {
+            fit(s, network, x, part, meeting, step, [&](int k, const float(&y)[A], float(&d)[A]) {
                 float policy[A], sum = 0.0f;
                 softmax(y, nullptr, policy);
                 if (CROSS_ENTROPY) {
