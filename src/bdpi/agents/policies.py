@@ -128,6 +128,11 @@ class BDPIPolicy(BasePolicy):
         """A new, randomly initialised Q-network."""
         return self._make_network(self.critic_arch)
 
+    def set_training_mode(self, mode: bool) -> None:
+        """PyTorch walks through all modules to set it, and agents ask for it at each step."""
+        if self.training != mode:
+            super().set_training_mode(mode)
+
     def preprocess(self, observations: Any) -> Any:
         """Zero-based observation tensors as network inputs."""
         return preprocess(observations, self.input_space, self.normalize_images)

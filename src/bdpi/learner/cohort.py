@@ -127,14 +127,12 @@ class Cohort:
 
     def _compute(self, requests: list[_Request]) -> None:
         assert self._memory is not None
-        members = [request.member.slot for request in requests]
-        arrays = (
-            np.array(members),
+        slots, batches, order = self._upload(
+            np.array([request.member.slot for request in requests]),
             np.stack([request.batches for request in requests]),
             np.stack([request.critics for request in requests]),
-            np.stack([numbers_of(request.hyperparameters) for request in requests]),
         )
-        slots, batches, order, rates = (torch.as_tensor(array).to(self.device) for array in arrays)
+        rates = torch.as_tensor(np.stack([numbers_of(request.hyperparameters) for request in requests]))
         actors = self.actors if requests[0].hyperparameters.actor_rule is not None else None
         with _LAUNCHING, torch.no_grad():
             metrics = self.networks.epoch(
@@ -145,9 +143,14 @@ class Cohort:
                 slots,
                 batches,
                 order,
-                rates,
+                rates.to(self.device),
                 requests[0].hyperparameters,
             )
+        if self._stream is not None:
+            # The thread sleeps until then: others need the core that it would otherwise keep busy.
+            done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            done.record(self._stream)
+            done.synchronize()
         for request, values in zip(requests, metrics.cpu().tolist(), strict=True):
             request.metrics = EpochMetrics(*values)
 
@@ -172,15 +175,21 @@ class Cohort:
         if self._memory is None:
             assert first.ring is not None
             self._memory = _memory_like(first, self.size, first.ring.capacity, self.device)
-        at = (torch.as_tensor(np.concatenate(part)).to(self.device) for part in (slots, rows))
-        slot_index, row_index = at
-        for name in _COLUMNS:
-            mine = getattr(self._memory, name)
-            if mine is None:
-                continue
-            parts = [np.asarray(getattr(transitions, name))[new] for transitions, new in chosen]
-            values = torch.as_tensor(np.concatenate(parts)).to(self.device)
-            mine[slot_index, row_index] = values.reshape(len(values), *mine.shape[2:])
+        columns = {name: mine for name in _COLUMNS if (mine := getattr(self._memory, name)) is not None}
+        news = [np.concatenate([getattr(part, name)[new] for part, new in chosen]) for name in columns]
+        by_type: dict[np.dtype[Any], list[NDArray[Any]]] = {}
+        for array in (np.concatenate(slots), np.concatenate(rows), *news):
+            by_type.setdefault(array.dtype, []).append(array)
+        uploaded = {dtype: iter(self._upload(*arrays)) for dtype, arrays in by_type.items()}
+        slot_index, row_index, *values = (next(uploaded[array.dtype]) for array in (slots[0], rows[0], *news))
+        for mine, value in zip(columns.values(), values, strict=True):
+            mine[slot_index, row_index] = value.reshape(len(value), *mine.shape[2:])
+
+    def _upload(self, *arrays: NDArray[Any]) -> tuple[Tensor, ...]:
+        """Small arrays of one type, in one copy."""
+        sizes = [array.size for array in arrays]
+        together = torch.as_tensor(np.concatenate([array.reshape(-1) for array in arrays])).to(self.device)
+        return tuple(part.view(array.shape) for part, array in zip(torch.split(together, sizes), arrays, strict=True))
 
 
 def _parameters(sizes: tuple[int, ...]) -> int:
