@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup train test lint bench figures learning clean
+.PHONY: help setup train test lint bench bench-gpu figures learning clean
 
 help: ## What can be done here
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## Virtual environment, compiled learner, package
 
@@ -32,6 +32,9 @@ lint: $(INSTALLED)
 bench: $(INSTALLED) ## Speed of the learners against a textbook PyTorch one, and what each agent costs per step
 	@$(BIN)/python benchmarks/speed.py
 	@$(BIN)/python benchmarks/agents.py
+
+bench-gpu: $(INSTALLED) ## Milliseconds per step of many runs on a GPU, beside what its arithmetic allows
+	@$(BIN)/python benchmarks/gpu.py
 
 figures: $(INSTALLED) ## The README's figure: four FrozenLake runs against the paper's curve
 	@$(BIN)/python benchmarks/frozenlake_figure.py

@@ -72,7 +72,7 @@ class Cohort:
         self._requests: list[_Request] = []
         self._turn = threading.Condition()
         # Cohorts of one process do not wait for each other.
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def join(self, member: Member) -> int:
         """Take a slot; returns its number."""

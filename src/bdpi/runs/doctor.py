@@ -45,6 +45,9 @@ def _cuda() -> list[tuple[str, str]]:
 
         if not torch.cuda.is_available():
             return [("CUDA", "not available" + ("" if torch.version.cuda else " (this PyTorch was built without it)"))]
-        return [("CUDA", f"{torch.version.cuda}: {torch.cuda.get_device_name()}")]
+        from bdpi.learner import fused, nvrtc
+
+        can = "available" if fused.is_available() else f"not available: they need {nvrtc.REMEDY}"
+        return [("CUDA", f"{torch.version.cuda}: {torch.cuda.get_device_name()}"), ("fused kernels", can)]
     except Exception as error:
         return [("CUDA", f"PyTorch cannot be asked: {named(error)}")]

@@ -1,0 +1,140 @@
+"""Milliseconds per learning epoch on a GPU, for one run and for many, beside the floor that its arithmetic allows.
+
+    make bench-gpu
+
+One epoch belongs to one step of the environment. The floor is the larger of two times: the multiplications of the epoch
+at the GPU's peak rate for float32, and the replay samples and networks read once from its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from bdpi.learner import Hyperparameters, LearnerState, fused, nvrtc
+from bdpi.learner.cohort import Cohort, Member, _Request
+from bdpi.learner.functional import flatten_parameters
+from bdpi.learner.fused import FusedLearner, FusedNetworks
+from bdpi.learner.interface import Ring, Transitions
+from bdpi.learner.native import NativeLearner
+from bdpi.learner.torch import TorchLearner
+
+TASKS = {"LunarLander": (8, 256, 4, False), "TableLong": (3, 32, 3, False), "FrozenLake8x8": (64, 32, 4, True)}
+CRITICS, BATCH, CAPACITY = 16, 256, 20_000
+PEAK_FLOPS, PEAK_BYTES = 67e12, 4.8e12  # an H200's, by its data sheet: float32 without tensor cores; memory
+
+
+def network(sizes: tuple[int, int, int]) -> nn.Module:
+    inputs, hidden, outputs = sizes
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+
+
+def transitions(inputs: int, n_actions: int, one_hot: bool, rng: np.random.Generator) -> Transitions:
+    def observations() -> np.ndarray:
+        if one_hot:
+            return rng.integers(0, inputs, CAPACITY)
+        return rng.normal(size=(CAPACITY, inputs)).astype(np.float32)
+
+    return Transitions(
+        observations(),
+        rng.integers(0, n_actions, CAPACITY),
+        rng.normal(size=CAPACITY).astype(np.float32),
+        np.full(CAPACITY, 0.99, np.float32),
+        observations(),
+        ring=Ring(object(), CAPACITY, CAPACITY),
+    )
+
+
+def floor(sizes: tuple[int, int, int], runs: int, hyper: Hyperparameters) -> float:
+    """Milliseconds; one-hot inputs are counted as if each sample were computed, which the kernels avoid."""
+    inputs, hidden, outputs = sizes
+    products = hidden * (inputs + outputs)
+    forward = 2 * BATCH * products
+    fits = (CRITICS * hyper.critic_iterations + CRITICS) * hyper.fit_steps
+    targets = CRITICS * (3 * hyper.critic_iterations + 1)
+    flops = runs * (fits * 3 * forward + targets * forward)
+    parameters = (inputs + 1) * hidden + (hidden + 1) * outputs
+    size = runs * 4 * (CRITICS * BATCH * (2 * inputs + 4) + 2 * 3 * parameters * (2 * CRITICS + 1))
+    return 1000 * max(flops / PEAK_FLOPS, size / PEAK_BYTES)
+
+
+def milliseconds(epoch: Callable[[], object], repeats: int) -> float:
+    epoch()  # compiles, records graphs
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        epoch()
+    torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - start) / repeats
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the benchmark."""
+
+    task: str
+    learner: str
+    runs: int
+    ms: float
+    floor: float
+
+    def __str__(self) -> str:
+        each = self.ms / self.runs
+        time_ = f"{self.ms:>8.2f} ms per step, {each:>6.3f} per run, floor {self.floor:.2f}"
+        return f"{self.task:<14} {self.learner:<18} {self.runs:>4} runs {time_}"
+
+
+def measure(task: str) -> Iterator[Figure]:
+    inputs, hidden, outputs, one_hot = TASKS[task]
+    sizes, rng, hyper = (inputs, hidden, outputs), np.random.default_rng(0), Hyperparameters()
+    critics = np.array([[flatten_parameters(network(sizes)) for _ in range(2)] for _ in range(CRITICS)])
+    state = LearnerState.fresh(flatten_parameters(network(sizes)), critics)
+    memory = transitions(inputs, outputs, one_hot, rng)
+    networks = FusedNetworks(sizes, sizes, one_hot, relu=False)
+    batches, order = rng.integers(0, CAPACITY, (CRITICS, BATCH)), rng.permutation(CRITICS)
+    fused_learner = FusedLearner(network(sizes), network(sizes), state, networks)
+    preprocess = fused_learner.preprocess
+    learners = {
+        "fused": fused_learner,
+        "torch, CUDA graph": TorchLearner(network(sizes), network(sizes), state, "cuda", preprocess=preprocess),
+        "native, CPU": NativeLearner(list(sizes), list(sizes), state, one_hot=one_hot, batch_size=BATCH),
+    }
+    for name, learner in learners.items():
+        epoch = partial(learner.epoch, memory, batches, order, hyper)
+        yield Figure(task, name, 1, milliseconds(epoch, 20 if name == "fused" else 5), floor(sizes, 1, hyper))
+    for runs in (16, 128):
+        cohort = Cohort(networks, CRITICS, runs, torch.device("cuda"))
+        members = [Member(cohort, network(sizes), network(sizes), state) for _ in range(runs)]
+        requests = [_Request(member, memory, batches, order, hyper) for member in members]
+        ms = milliseconds(partial(cohort._compute_requests, requests), 5)
+        yield Figure(task, "fused, a cohort", runs, ms, floor(sizes, runs, hyper))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
+    arguments = parser.parse_args()
+    if not fused.is_available():
+        raise SystemExit(f"bench-gpu needs {nvrtc.REMEDY}")
+    figures = []
+    print(torch.cuda.get_device_name())
+    for task in TASKS:
+        for figure in measure(task):
+            figures.append(asdict(figure))
+            print(figure, flush=True)
+    if arguments.out is not None:
+        found = {"gpu": torch.cuda.get_device_name(), "figures": figures}
+        arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
