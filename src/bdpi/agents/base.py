@@ -29,12 +29,12 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
-from bdpi.agents.collecting import CollectingAlgorithm
 from bdpi.agents.files import check_agent_file
 from bdpi.agents.learners import AgentLearner, LearnerChoice, network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
-from bdpi.learner import Hyperparameters
+from bdpi.agents.stepping import SteppingAlgorithm
+from bdpi.learner import Hyperparameters, native
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 from bdpi.learner.rules import ActorRule, check_rule
 
@@ -51,11 +51,11 @@ _UNLOADABLE = (
     zipfile.BadZipFile,
 )
 
-#: Entropy, disagreement and KL cost a few forward passes; every tenth epoch is enough to draw their curves.
+#: Entropy, disagreement and KL cost a few forward passes; every hundredth epoch is enough to draw their curves.
 DIAGNOSTICS_EVERY = 100
 
 
-class EnsembleAlgorithm(CollectingAlgorithm):
+class EnsembleAlgorithm(SteppingAlgorithm):
     """Several critics, and perhaps an actor, trained by an :class:`~bdpi.agents.learners.AgentLearner`.
 
     :param policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", or a subclass of
@@ -82,7 +82,9 @@ class EnsembleAlgorithm(CollectingAlgorithm):
     :param device: where networks live. "auto" is the CPU for perceptrons, else a GPU if there is one.
     :param learner: "native" (C++), "torch", or "auto": native wherever possible. "fused" has kernels of its own for
         small perceptrons on a GPU; they are new.
-    :param n_threads: threads of the native learner; all cores if None. Never changes results.
+    :param n_threads: threads of the native learner; all cores if None (one less with ``asynchronous``). Never changes
+        results.
+    :param asynchronous: :meth:`learn` learns in the background while it acts. Results are then not repeatable.
     :param _init_setup_model: build the networks at once
     """
 
@@ -121,6 +123,7 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         device: torch.device | str = "auto",
         learner: LearnerChoice = "auto",
         n_threads: int | None = None,
+        asynchronous: bool = False,
         _init_setup_model: bool = True,
     ) -> None:
         if isinstance(env, str):
@@ -154,6 +157,7 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         self.critic_step_size = critic_step_size
         self.learner_choice: LearnerChoice = learner
         self.n_threads = n_threads
+        self.asynchronous = asynchronous
         #: says whose file it is; read before anything else of a saved agent is
         self.agent_class = type(self).__name__
         self._device_is_free = device == "auto"
@@ -231,6 +235,9 @@ class EnsembleAlgorithm(CollectingAlgorithm):
             self.policy.actor = None
         else:
             check_rule(rule, int(self.action_space.n))
+        threads = self.n_threads
+        if threads is None and self.asynchronous:
+            threads = max(1, native.default_threads() - 1)  # whoever acts needs a core, too
         return network_learner(
             self.policy,
             rule,
@@ -238,7 +245,7 @@ class EnsembleAlgorithm(CollectingAlgorithm):
             self.batch_size,
             self.device,
             self.learner_choice,
-            self.n_threads,
+            threads,
             self.prior_scale,
         )
 
@@ -277,8 +284,12 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         """Learning epochs: ``gradient_steps`` of them for each environment, so that their number per transition does
         not depend on how many environments run side by side."""
         epochs = gradient_steps if self.gradient_steps < 0 else gradient_steps * self.n_envs
-        if len(self.replay_buffer) < batch_size:
-            return
+        if self._background is not None:
+            self._have_learned(self._background, epochs)
+        elif len(self.replay_buffer) >= batch_size:
+            self._learn_epochs(epochs, batch_size)
+
+    def _learn_epochs(self, epochs: int, batch_size: int) -> None:
         hyperparameters = self.hyperparameters()
         start = time.perf_counter()
         for _ in range(epochs):
@@ -335,7 +346,8 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[IntArray, IntArray]:
         """Training actions, in the environment's numbers."""
-        actions = self._pick_actions(self._last_obs, self._action_masks) + int(self.action_space.start)
+        with self.acting():
+            actions = self._pick_actions(self._last_obs, self._action_masks) + int(self.action_space.start)
         return actions, actions
 
     def _pick_actions(self, observations: Any, masks: BoolArray | None) -> IntArray:
@@ -362,7 +374,8 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         """
         self.policy.action_masks = self._masks_for_prediction(action_masks, observation)
         try:
-            return super().predict(observation, state, episode_start, deterministic)
+            with self.acting():
+                return super().predict(observation, state, episode_start, deterministic)
         finally:
             self.policy.action_masks = None
 
@@ -393,20 +406,37 @@ class EnsembleAlgorithm(CollectingAlgorithm):
         progress_bar: bool = False,
     ) -> Self:
         """Learn for ``total_timesteps`` environment steps; the parameters are those of every SB3 algorithm."""
-        return super().learn(
-            total_timesteps,
-            callback,
-            log_interval,  # type: ignore[arg-type]  # None is fine: no logging
-            tb_log_name or type(self).__name__,
-            reset_num_timesteps,
-            progress_bar,
-        )
+        starts = self.asynchronous and self._background is None
+        if starts:
+            self.start_learning()
+        try:
+            return super().learn(
+                total_timesteps,
+                callback,
+                log_interval,  # type: ignore[arg-type]  # None is fine: no logging
+                tb_log_name or type(self).__name__,
+                reset_num_timesteps,
+                progress_bar,
+            )
+        finally:
+            if starts:
+                self.stop_learning()
 
     # -- files --------------------------------------------------------------------------------------------------
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """As in SB3; learning in the background pauses meanwhile."""
+        with self.learning_paused():
+            super().save(*args, **kwargs)
+
+    def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
+        """As in SB3; learning in the background pauses meanwhile."""
+        with self.learning_paused():
+            super().save_replay_buffer(path)
+
     def _excluded_save_params(self) -> list[str]:
         derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
-        derived += ["acted_by", "_warned_of_masks"]
+        derived += ["acted_by", "_warned_of_masks", "_background", "_begun", "_acted_mask"]
         return [*super()._excluded_save_params(), *derived, "_device_is_free"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:

@@ -122,6 +122,19 @@ def check_finite(what: str, values: Any, step: int, environment: int) -> None:
     )
 
 
+def check_shape(what: str, value: Any, space: spaces.Space[Any]) -> None:
+    """An observation has the shape of its space, and is made of numbers."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, dict) or value.keys() != space.spaces.keys():
+            raise ValueError(f"the {what} must have the keys {', '.join(space.spaces)}, got {value!r}")
+        for key, part in space.spaces.items():
+            check_shape(f"{what}[{key!r}]", value[key], part)
+        return
+    array: NDArray[Any] = np.asarray(value)
+    if array.shape != (space.shape or ()) or array.dtype.kind not in "biuf":
+        raise ValueError(f"the {what} must be numbers of shape {space.shape or ()}, got {value!r}")
+
+
 def check_in_space(what: str, values: Any, space: spaces.Space[Any], step: int, environment: int) -> None:
     """Numbers that index tables are inside their space."""
     if isinstance(space, spaces.Dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,10 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             raise
         return total_timesteps, callback
 
+    def _change_memory(self, store: Callable[[], object]) -> None:
+        """Add to the replay memory."""
+        store()
+
     def _episodes_ended(self, environments: IntArray) -> None:
         """Told which environments are about to begin a new episode."""
 
@@ -104,7 +109,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         if before is not None or after is not None:
             everything = np.ones((self.n_envs, int(self.action_space.n)), bool)
             before = everything if before is None else before
-            self.replay_buffer.mask_last(before, everything if after is None else after)
+            masks = before, everything if after is None else after
+            self._change_memory(lambda: self.replay_buffer.mask_last(*masks))
         self._action_masks = checks.masks_of(_upcoming(env, dones, infos), self.action_space, self.num_timesteps)
 
     def check_step(self, new_obs: Any, rewards: Any, dones: Any, infos: list[dict[str, Any]]) -> None:
@@ -157,7 +163,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                 last = info["terminal_observation"]
                 _set_row(next_obs, index, last if normalizer is None else normalizer.unnormalize_obs(last))
         assert self._last_original_obs is not None
-        replay_buffer.add(self._last_original_obs, next_obs, executed, original_reward, dones, infos)
+        transition = self._last_original_obs, next_obs, executed, original_reward, dones, infos
+        self._change_memory(lambda: replay_buffer.add(*transition))
         self._last_obs = new_obs
         if normalizer is not None:
             self._last_original_obs = original

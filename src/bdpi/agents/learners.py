@@ -40,6 +40,8 @@ class AgentLearner:
     def __init__(self, learner: Learner, inputs: NativeInputs | None, has_actor: bool) -> None:
         self.learner = learner
         self.has_actor = has_actor
+        #: that the policy's network shares with the learner, which changes them
+        self.actor_parameters: torch.Tensor | None = None
         self._inputs = inputs
 
     def prepare(
@@ -175,6 +177,7 @@ def network_learner(
     if policy.actor is None or actor_parameters is None:
         return _follow(policy, agent_learner)
     bind_parameters(policy.actor, actor_parameters)
+    agent_learner.actor_parameters = actor_parameters
     return agent_learner
 
 

@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
+from bdpi.envs.control_loop import ControlLoop
 from bdpi.envs.table import Table
 
 if TYPE_CHECKING:
     from bdpi.envs.hallway import Hallway as Hallway
 
-__all__ = ["Table", "register"]
+__all__ = ["ControlLoop", "Table", "register"]
 
 
 def register() -> None:

@@ -1,0 +1,113 @@
+"""Learning while acting: the learner works in a thread of its own, and the actor that acts is a copy."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from torch import Tensor
+
+_SWITCH_INTERVAL = 5e-4  # seconds: how long a thread that acts may wait for one that learns to let go of Python
+_LOOK_AROUND = 0.05
+
+
+class Background:
+    """A thread that makes the learning epochs that are due.
+
+    It alone touches the replay memory and the networks while it runs. What has been observed waits in a queue until the
+    thread takes it over, between two epochs; after each epoch it publishes the actor.
+
+    :param epoch: makes one epoch, if there is enough experience; returns whether there was
+    :param learned: the actor's parameters that epochs change
+    :param published: those that act
+    """
+
+    def __init__(self, epoch: Callable[[], bool], learned: Tensor, published: Tensor) -> None:
+        self._epoch, self._learned, self._published = epoch, learned, published
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._due = 0.0
+        self._error: BaseException | None = None
+        self._stop = threading.Event()
+        self._news = threading.Condition()
+        #: held while networks and memory change
+        self._working = threading.Lock()
+        #: held for a moment, while the copy that acts is read or written
+        self.acting = threading.Lock()
+        self._switch_interval = sys.getswitchinterval()
+        self._thread = threading.Thread(target=self._run, name="bdpi learner", daemon=True)
+
+    def start(self) -> None:
+        sys.setswitchinterval(_SWITCH_INTERVAL)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after its current epoch, and take over what was observed until now."""
+        self._stop.set()
+        self._tell()
+        self._thread.join()
+        sys.setswitchinterval(self._switch_interval)
+        self._take_over()
+        self._publish()
+
+    def check(self) -> None:
+        """:raises RuntimeError: when the thread has failed"""
+        if self._error is not None:
+            raise RuntimeError(f"learning in the background failed: {self._error}") from self._error
+
+    def later(self, store: Callable[[], object]) -> None:
+        """Have something done to the replay memory, between two epochs."""
+        self._waiting.append(store)
+
+    def add_due(self, epochs: float) -> None:
+        """Have more epochs made."""
+        with self._news:
+            self._due += epochs
+            self._news.notify_all()
+
+    def wait_until_due(self, most: float) -> None:
+        """Wait until no more epochs than these are to be made."""
+        with self._news:
+            while self._due > most and self._error is None and not self._stop.is_set():
+                self._news.wait(_LOOK_AROUND)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Everything observed is in the memory, and nothing changes, while this lasts."""
+        with self._working:
+            self._take_over()
+            self._publish()
+            yield
+
+    def _tell(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                with self._working:
+                    self._take_over()
+                    due = self._due
+                    learned = due >= 1 and self._epoch()
+                    if learned:
+                        self._publish()
+                with self._news:
+                    if due >= 1:
+                        self._due -= 1 if learned else due  # without experience there is nothing to make up for
+                        self._news.notify_all()
+                    elif not self._waiting:
+                        self._news.wait(_LOOK_AROUND)
+        except BaseException as error:  # whoever acts next is told
+            self._error = error
+            self._tell()
+
+    def _take_over(self) -> None:
+        while self._waiting:
+            self._waiting.popleft()()
+
+    def _publish(self) -> None:
+        with self.acting:
+            self._published.copy_(self._learned)

@@ -1,0 +1,252 @@
+"""For loops that call the agent: act, observe, learn; and learning in the background."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.type_aliases import TrainFreq
+
+from bdpi.agents import checks
+from bdpi.agents.background import Background
+from bdpi.agents.collecting import CollectingAlgorithm
+from bdpi.agents.learners import AgentLearner
+from bdpi.agents.policies import BDPIPolicy
+from bdpi.learner.functional import bind_parameters
+from bdpi.learner.interface import BoolArray, IntArray
+
+_MOST_DUE = 8.0  # epochs that learn() lets the background fall behind
+
+
+class SteppingAlgorithm(CollectingAlgorithm):
+    """An algorithm that can be called step by step as well as by :meth:`learn`."""
+
+    policy: BDPIPolicy
+    agent_learner: AgentLearner
+    _background: Background | None = None
+    _begun = False
+    _acted_mask: BoolArray | None = None
+
+    # -- step by step -------------------------------------------------------------------------------------------
+
+    def act(self, observation: Any, mask: Any = None) -> int:
+        """Choose an action to learn from, drawn as in training. (For the best known one: ``predict``.)
+
+        :param observation: what the system is like now
+        :param mask: which actions are allowed, zeros and ones; None: all
+        """
+        self._check_background()
+        self._check_one_loop("act")
+        self._check_seen("observation", observation)
+        n_actions = int(self.action_space.n)
+        masks = None if mask is None else checks.check_masks(mask, 1, n_actions)
+        if not self._begun:
+            self._begun = True
+            self._episodes_ended(np.array([0]))
+        batch = _batch_of_one(observation)
+        if self._vec_normalize_env is not None:
+            batch = self._vec_normalize_env.normalize_obs(batch)
+        with self.acting():
+            action = self._pick_actions(batch, masks)
+        self._acted_mask = masks
+        return int(action[0]) + int(self.action_space.start)
+
+    def observe(
+        self,
+        observation: Any,
+        executed_action: Any,
+        reward: Any,
+        next_observation: Any,
+        terminated: Any,
+        truncated: Any,
+        *,
+        mask: Any = None,
+        next_mask: Any = None,
+        discount: float | None = None,
+    ) -> None:
+        """Remember what happened.
+
+        :param observation: before the action
+        :param executed_action: what was really done: another action than ``act`` returned, where a safety layer or a
+            person has stepped in
+        :param reward: for it
+        :param next_observation: after it
+        :param terminated: the task is over, and nothing comes after it
+        :param truncated: the episode was ended, but could have gone on
+        :param mask: which actions were allowed before; None: what ``act`` was told last
+        :param next_mask: which actions are allowed now; needed by agents that act with masks, unless the task is over
+        :param discount: of this transition; None: the agent's ``gamma``
+        """
+        self._check_background()
+        self._check_one_loop("observe")
+        step = self.num_timesteps + 1
+        self._check_seen("observation", observation)
+        self._check_seen("next observation", next_observation)
+        checks.check_finite("reward", np.float64(reward), step, 0)
+        action = checks.check_executed_action(executed_action, self.action_space, step, 0)
+        info: dict[str, Any] = {"TimeLimit.truncated": bool(truncated) and not bool(terminated)}
+        if discount is not None:
+            info["discount"] = discount
+            checks.check_discount(info, step, 0)
+        masks = self._masks_of_step(mask, next_mask, bool(terminated))
+        done = bool(terminated) or bool(truncated)
+        self._normalize(next_observation, float(reward), done)
+        arguments = (
+            _batch_of_one(observation),
+            _batch_of_one(next_observation),
+            np.array([[action]]),
+            np.array([reward], dtype=np.float32),
+            np.array([done]),
+            [info],
+        )
+
+        def store() -> None:
+            self.replay_buffer.add(*arguments)
+            if masks is not None:
+                self.replay_buffer.mask_last(*masks)
+
+        self._change_memory(store)
+        self.num_timesteps += 1
+        self._acted_mask = None
+        if done:
+            self._episode_num += 1
+            self._episodes_ended(np.array([0]))
+        if self._background is not None:
+            self._background.add_due(self._epochs_per_step())
+
+    def learn_once(self) -> bool:
+        """One learning epoch; returns whether there was enough experience for it."""
+        if self._background is not None:
+            raise RuntimeError("the agent learns in the background already; stop_learning() ends that")
+        return self._learn_once()
+
+    def _learn_once(self) -> bool:
+        if len(self.replay_buffer) < self.batch_size:
+            return False
+        if not hasattr(self, "_logger"):
+            self.set_logger(Logger(folder=None, output_formats=[]))
+        self._learn_epochs(1, self.batch_size)
+        return True
+
+    def _check_one_loop(self, name: str) -> None:
+        if self.n_envs != 1:
+            raise ValueError(f"{name} is for one system at a time, and this agent learns in {self.n_envs} environments")
+
+    def _check_seen(self, what: str, value: Any) -> None:
+        checks.check_shape(what, value, self.observation_space)
+        self.check_observation(what, value, 0, self.num_timesteps)
+
+    def _masks_of_step(self, mask: Any, next_mask: Any, is_over: bool) -> tuple[BoolArray, BoolArray] | None:
+        n_actions = int(self.action_space.n)
+        before = self._acted_mask if mask is None else checks.check_masks(mask, 1, n_actions)
+        if before is not None and next_mask is None and not is_over:
+            raise ValueError("this agent acts with masks: give observe next_mask, the actions that are allowed now")
+        if before is None and next_mask is None and self.replay_buffer.masks is None:
+            return None
+        everything = np.ones((1, n_actions), dtype=bool)
+        after = everything if next_mask is None else checks.check_masks(next_mask, 1, n_actions)
+        return (everything if before is None else before), after
+
+    def _normalize(self, next_observation: Any, reward: float, done: bool) -> None:
+        """Let ``VecNormalize`` see what it would have seen in an environment."""
+        normalizer = self._vec_normalize_env
+        if normalizer is None or not normalizer.training:
+            return
+        if normalizer.norm_obs:
+            batch = _batch_of_one(next_observation)
+            if isinstance(normalizer.obs_rms, dict):
+                for key, statistics in normalizer.obs_rms.items():
+                    statistics.update(batch[key])
+            else:
+                normalizer.obs_rms.update(batch)
+        normalizer._update_reward(np.array([reward]))
+        if done:
+            normalizer.returns[:] = 0
+
+    # -- in the background --------------------------------------------------------------------------------------
+
+    def start_learning(self) -> None:
+        """Learn in a thread from now on: as many epochs as :meth:`learn` would make, as soon as there is time.
+
+        ``act`` answers meanwhile, from a copy of the actor that follows each epoch.
+        """
+        if self._background is not None:
+            raise RuntimeError("the agent learns in the background already")
+        learned = self.agent_learner.actor_parameters
+        if self.policy.actor is None or learned is None:
+            raise ValueError(
+                f"{type(self).__name__} cannot learn while it acts, because it has no actor network to act with "
+                "meanwhile; BDPI and ActorMimic have one"
+            )
+        published = learned.detach().cpu().clone()
+        bind_parameters(self.policy.actor, published)
+        self._background = Background(self._learn_once, learned, published)
+        self._background.start()
+
+    def stop_learning(self) -> None:
+        """Wait for the epoch that is going on, and learn no more.
+
+        :raises RuntimeError: when learning has failed
+        """
+        if self._background is None:
+            return
+        background, self._background = self._background, None
+        background.stop()
+        assert self.policy.actor is not None
+        assert self.agent_learner.actor_parameters is not None
+        bind_parameters(self.policy.actor, self.agent_learner.actor_parameters)
+        background.check()
+
+    def acting(self) -> contextlib.AbstractContextManager[Any]:
+        """While this lasts, the networks that act do not change."""
+        return contextlib.nullcontext() if self._background is None else self._background.acting
+
+    @contextlib.contextmanager
+    def learning_paused(self) -> Iterator[None]:
+        """While this lasts, nothing is learned in the background, and the memory holds all that was observed."""
+        with contextlib.nullcontext() if self._background is None else self._background.paused():
+            yield
+
+    def _check_background(self) -> None:
+        if self._background is not None:
+            self._background.check()
+
+    def _change_memory(self, store: Callable[[], object]) -> None:
+        if self._background is None:
+            store()
+        else:
+            self._background.later(store)
+
+    def _epochs_per_step(self) -> float:
+        """How many epochs a transition is worth."""
+        frequency = self.train_freq
+        if not isinstance(frequency, TrainFreq) or frequency.unit.value != "step":
+            raise ValueError("learning in the background goes by steps: give train_freq a number of steps")
+        return float(frequency.frequency if self.gradient_steps < 0 else self.gradient_steps) / frequency.frequency
+
+    def _have_learned(self, background: Background, epochs: int) -> None:
+        """:meth:`learn` has made some steps: have them learned from, and do not run too far ahead."""
+        background.check()
+        background.add_due(epochs)
+        background.wait_until_due(_MOST_DUE)
+        background.check()
+
+    def dump_logs(self) -> None:
+        """As in SB3; learning in the background pauses meanwhile."""
+        with self.learning_paused():
+            super().dump_logs()
+
+    def _learn_epochs(self, epochs: int, batch_size: int) -> None:
+        raise NotImplementedError
+
+    def _pick_actions(self, observations: Any, masks: BoolArray | None) -> IntArray:
+        raise NotImplementedError
+
+
+def _batch_of_one(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _batch_of_one(part) for key, part in value.items()}
+    return np.array(value)[None]

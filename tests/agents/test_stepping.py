@@ -1,0 +1,268 @@
+"""Agents that are called step by step, and agents that learn in the background."""
+
+import threading
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from bdpi import ABCDQN, BDPI, ActorMimic
+from bdpi.agents import EnsembleAlgorithm, TabularBDPI
+from bdpi.envs import ControlLoop
+
+SMALL: dict[str, Any] = {
+    "n_critics": 3,
+    "batch_size": 16,
+    "critic_iterations": 2,
+    "fit_steps": 3,
+    "policy_kwargs": {"net_arch": [16]},
+}
+BOX = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+
+
+def spaces_of(env_id: str) -> ControlLoop:
+    env = gym.make(env_id)
+    return ControlLoop(env.observation_space, env.action_space)
+
+
+def drive(agent: EnsembleAlgorithm, env: gym.Env, steps: int, seed: int, learns: bool = True) -> None:
+    """The control loop of somebody else."""
+    observation, _ = env.reset(seed=seed)
+    for _ in range(steps):
+        action = agent.act(observation)
+        next_observation, reward, terminated, truncated, _ = env.step(action)
+        agent.observe(observation, action, reward, next_observation, terminated, truncated)
+        if learns:
+            agent.learn_once()
+        observation = next_observation
+        if terminated or truncated:
+            observation, _ = env.reset()
+
+
+def state_of(agent: EnsembleAlgorithm) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in agent.agent_learner.learner.state_dict().items()}
+
+
+@pytest.mark.parametrize("agent_class", [BDPI, ActorMimic, ABCDQN])
+def test_step_by_step_as_by_itself(agent_class):
+    by_itself = agent_class("MlpPolicy", "CartPole-v1", seed=3, **SMALL).learn(120)
+    step_by_step = agent_class("MlpPolicy", spaces_of("CartPole-v1"), seed=3, **SMALL)
+    drive(step_by_step, gym.make("CartPole-v1"), 120, seed=3)
+    assert state_of(step_by_step) == state_of(by_itself)
+    assert step_by_step.num_timesteps == 120
+    assert step_by_step._episode_num == by_itself._episode_num
+
+
+def test_tables_step_by_step():
+    agent = TabularBDPI("MlpPolicy", spaces_of("FrozenLake-v1"), seed=0, batch_size=16)
+    drive(agent, gym.make("FrozenLake-v1"), 60, seed=0)
+    assert len(agent.replay_buffer) == 60
+
+
+def test_both_ways_mixed(tmp_path):
+    agent = BDPI("MlpPolicy", "CartPole-v1", seed=0, **SMALL).learn(40)
+    drive(agent, gym.make("CartPole-v1"), 40, seed=1)
+    agent.learn(40, reset_num_timesteps=False)
+    assert agent.num_timesteps == len(agent.replay_buffer) == 120
+    agent.save(tmp_path / "agent")
+    loaded = BDPI.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
+    assert state_of(loaded) == state_of(agent)
+    assert loaded.act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_what_was_really_done_is_remembered():
+    loop = ControlLoop(BOX, spaces.Discrete(3, start=5))
+    agent = BDPI("MlpPolicy", loop, seed=0, gamma=0.9, **SMALL)
+    seen = np.zeros(4, np.float32)
+    assert agent.act(seen) in (5, 6, 7)
+    agent.observe(seen, 6, 1.5, seen + 1, False, False)
+    agent.observe(seen, 7, 0.0, seen, True, False)
+    agent.observe(seen, 7, 0.0, seen, False, True)
+    agent.observe(seen, 5, 0.0, seen, False, False, discount=0.25)
+    held = agent.replay_buffer.transitions()
+    assert held.actions.tolist() == [1, 2, 2, 0]
+    assert held.rewards.tolist() == [1.5, 0, 0, 0]
+    assert held.discounts.tolist() == pytest.approx([0.9, 0, 0.9, 0.25])
+    assert held.next_observations[0].tolist() == [1, 1, 1, 1]
+
+
+def test_masks():
+    agent = BDPI("MlpPolicy", ControlLoop(BOX, spaces.Discrete(3)), seed=0, **SMALL)
+    seen = np.zeros(4, np.float32)
+    assert {agent.act(seen, mask=[0, 0, 1]) for _ in range(20)} == {2}
+    with pytest.raises(ValueError, match="give observe next_mask"):
+        agent.observe(seen, 2, 0, seen, False, False)
+    agent.observe(seen, 2, 0, seen, False, False, next_mask=[1, 0, 1])
+    agent.act(seen, mask=[1, 0, 1])
+    agent.observe(seen, 0, 0, seen, True, False)
+    held = agent.replay_buffer.transitions()
+    assert held.masks.tolist() == [[False, False, True], [True, False, True]]
+    assert held.next_masks.tolist() == [[True, False, True], [True, True, True]]
+    with pytest.raises(ValueError, match="allow no action"):
+        agent.act(seen, mask=[0, 0, 0])
+
+
+GOOD: dict[str, Any] = {
+    "observation": np.zeros(4, np.float32),
+    "executed_action": 0,
+    "reward": 0.0,
+    "next_observation": np.zeros(4, np.float32),
+    "terminated": False,
+    "truncated": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"reward": np.nan}, "reward.*not finite"),
+        ({"next_observation": np.array([0, np.inf, 0, 0])}, "next observation.*not finite"),
+        ({"observation": np.zeros(3)}, r"shape \(4,\)"),
+        ({"observation": "left"}, r"shape \(4,\)"),
+        ({"executed_action": 3}, "not an action"),
+        ({"executed_action": 0.5}, "whole number"),
+        ({"discount": 2}, "discount"),
+        ({"next_mask": [1, 1]}, "zeros and ones"),
+    ],
+)
+def test_nonsense_is_refused_and_nothing_is_lost(bad, message):
+    agent = BDPI("MlpPolicy", ControlLoop(BOX, spaces.Discrete(3)), seed=0, **SMALL)
+    agent.observe(**GOOD)
+    with pytest.raises(ValueError, match=message):
+        agent.observe(**{**GOOD, **bad})
+    assert len(agent.replay_buffer) == agent.num_timesteps == 1
+
+
+def test_a_control_loop_has_no_steps():
+    agent = BDPI("MlpPolicy", ControlLoop(BOX, spaces.Discrete(3)), **SMALL)
+    with pytest.raises(RuntimeError, match="act, observe and learn_once"):
+        agent.learn(10)
+    several = BDPI("MlpPolicy", DummyVecEnv([lambda: gym.make("CartPole-v1")] * 2), **SMALL)
+    with pytest.raises(ValueError, match="one system at a time"):
+        several.act(np.zeros(4, np.float32))
+
+
+def test_dict_observations():
+    space = spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "mode": spaces.Discrete(3)})
+    agent = BDPI("MultiInputPolicy", ControlLoop(space, spaces.Discrete(2)), seed=0, n_critics=2, batch_size=4)
+    for number in range(6):
+        seen = {"arm": np.full(2, number / 10, np.float32), "mode": number % 3}
+        agent.observe(seen, agent.act(seen), 1, seen, False, False)
+    assert agent.learn_once()
+    with pytest.raises(ValueError, match="keys arm, mode"):
+        agent.act({"arm": np.zeros(2)})
+
+
+def test_normalization_follows_what_is_observed():
+    def make() -> VecNormalize:
+        return VecNormalize(DummyVecEnv([lambda: Monitor(gym.make("CartPole-v1"))]))
+
+    agent = BDPI("MlpPolicy", make(), seed=0, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 50, seed=0)
+    statistics = agent.get_vec_normalize_env().obs_rms
+    assert statistics.count == pytest.approx(50, abs=0.1)
+    stored = agent.replay_buffer.transitions().next_observations
+    np.testing.assert_allclose(statistics.mean, stored.mean(axis=0), atol=1e-3)
+
+
+# -- in the background --------------------------------------------------------------------------------------------
+
+
+def test_learning_while_acting():
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    seen = np.zeros(4, np.float32)
+    before = agent.policy.probabilities(seen[None])
+    agent.start_learning()
+    with pytest.raises(RuntimeError, match="in the background already"):
+        agent.start_learning()
+    with pytest.raises(RuntimeError, match="in the background already"):
+        agent.learn_once()
+    drive(agent, gym.make("CartPole-v1"), 100, seed=0, learns=False)
+    deadline = time.monotonic() + 60
+    while agent._n_updates < 60 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert agent._n_updates >= 60
+    agent.stop_learning()
+    # never more epochs than learn() would have made, and none after stop_learning
+    made = agent._n_updates
+    assert 60 <= made <= 85  # learning starts at a batch of 16
+    time.sleep(0.1)
+    assert agent._n_updates == made
+    assert len(agent.replay_buffer) == 100
+    assert not np.array_equal(agent.policy.probabilities(seen[None]), before)
+    found, expected = agent.policy.probabilities(seen[None]), agent.agent_learner.behaviour(seen[None])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert agent.learn_once()
+    agent.stop_learning()  # nothing to stop
+
+
+def test_every_epoch_is_published():
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 20, seed=0, learns=False)
+    agent.start_learning()
+    seen, answers = np.zeros(4, np.float32), set()
+    for _ in range(30):
+        agent.observe(seen, 0, 0.0, seen, False, False)
+        agent._background.wait_until_due(0)
+        answers.add(agent.policy.probabilities(seen[None]).tobytes())
+    agent.stop_learning()
+    assert len(answers) == 30
+
+
+def test_a_failure_in_the_background_surfaces(monkeypatch):
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 20, seed=0, learns=False)
+
+    def fail(*arguments: Any) -> None:
+        raise ValueError("learning diverged")
+
+    monkeypatch.setattr(agent, "_epoch", fail)
+    agent.start_learning()
+    agent.observe(**GOOD)
+    agent._background._thread.join(30)
+    with pytest.raises(RuntimeError, match="learning diverged"):
+        agent.act(GOOD["observation"])
+    with pytest.raises(RuntimeError, match="learning diverged"):
+        agent.observe(**GOOD)
+    with pytest.raises(RuntimeError, match="learning diverged"):
+        agent.stop_learning()
+    assert len(agent.replay_buffer) == 21
+    assert agent.act(GOOD["observation"]) in (0, 1)
+
+
+def test_learn_in_the_background():
+    agent = BDPI("MlpPolicy", "CartPole-v1", seed=0, asynchronous=True, **SMALL).learn(200)
+    assert agent.num_timesteps == len(agent.replay_buffer) == 200
+    assert 150 <= agent._n_updates <= 200
+    assert agent._background is None
+    assert threading.active_count() < 20
+    agent.learn(50, reset_num_timesteps=False)
+    assert len(agent.replay_buffer) == 250
+
+
+def test_saving_while_learning(tmp_path):
+    agent = BDPI("MlpPolicy", "CartPole-v1", seed=0, **SMALL)
+    agent.start_learning()
+    for number in range(5):
+        drive(agent, gym.make("CartPole-v1"), 30, seed=number, learns=False)
+        agent.save(tmp_path / "agent")
+        with agent.learning_paused():
+            held = len(agent.replay_buffer)
+            loaded = BDPI.load(tmp_path / "agent")
+        assert held == 30 * (number + 1)
+        assert loaded.num_timesteps == held
+        # actor and learner of the file belong together
+        seen = np.zeros((1, 4), np.float32)
+        found, expected = loaded.policy.probabilities(seen), loaded.agent_learner.behaviour(seen)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    agent.stop_learning()
+
+
+def test_who_has_no_actor_cannot_learn_while_it_acts():
+    with pytest.raises(ValueError, match="ABCDQN cannot learn while it acts"):
+        ABCDQN("MlpPolicy", "CartPole-v1", **SMALL).start_learning()
