@@ -7,6 +7,7 @@ the learner (:meth:`_make_learner`), and how it picks actions in training (:meth
 from __future__ import annotations
 
 import io
+import os
 import pathlib
 import pickle
 import time
@@ -84,6 +85,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         small perceptrons on a GPU; they are new.
     :param n_threads: threads of the native learner; all cores if None (one less with ``asynchronous``). Never changes
         results.
+    :param journal: file in which every transition is before the agent acts again; what is in it already becomes the
+        agent's experience. See :class:`~bdpi.agents.journal.Journal`.
     :param asynchronous: :meth:`learn` learns in the background while it acts. Results are then not repeatable.
     :param _init_setup_model: build the networks at once
     """
@@ -123,6 +126,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         device: torch.device | str = "auto",
         learner: LearnerChoice = "auto",
         n_threads: int | None = None,
+        journal: str | os.PathLike[str] | None = None,
         asynchronous: bool = False,
         _init_setup_model: bool = True,
     ) -> None:
@@ -157,6 +161,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         self.critic_step_size = critic_step_size
         self.learner_choice: LearnerChoice = learner
         self.n_threads = n_threads
+        self.journal = journal
         self.asynchronous = asynchronous
         #: says whose file it is; read before anything else of a saved agent is
         self.agent_class = type(self).__name__
@@ -224,6 +229,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
             # episodes. Seed it by how far the agent has come instead.
             self.env.seed(int(np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)[0]) >> 1)
         self.policy.generator = self._predict_generator
+        if self.journal is not None:
+            self._open_journal(self.journal)
 
     def actor_rule(self) -> ActorRule | None:
         """How the actor follows a critic; None for agents without an actor."""
@@ -437,6 +444,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
         derived += ["acted_by", "_warned_of_masks", "_background", "_begun", "_acted_mask"]
+        derived += ["journal", "_journal"]
         return [*super()._excluded_save_params(), *derived, "_device_is_free"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import zipfile
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +14,16 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from bdpi.agents.journal import Step
 from bdpi.agents.spaces import shift_to_zero
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
+
+
+def _stacked(values: list[Any]) -> Any:
+    if isinstance(values[0], dict):
+        return {key: np.stack([value[key] for value in values]) for key in values[0]}
+    return np.stack(values)
 
 
 def _map(function: Any, observations: Any) -> Any:
@@ -60,6 +68,30 @@ class _Transitions(_Base):
             shift_to_zero(obs, space), shift_to_zero(next_obs, space), action - first_action, reward, done, infos
         )
         self._added += self.n_envs
+
+    def add_steps(self, steps: Sequence[Step]) -> None:
+        """Store one transition of each environment, as a journal has them."""
+        infos: list[dict[str, Any]] = [{"TimeLimit.truncated": step.truncated} for step in steps]
+        for info, step in zip(infos, steps, strict=True):
+            if step.discount is not None:
+                info["discount"] = step.discount
+        self.add(
+            _stacked([step.observation for step in steps]),
+            _stacked([step.next_observation for step in steps]),
+            np.array([[step.action] for step in steps]),
+            np.array([step.reward for step in steps], dtype=np.float32),
+            np.array([step.terminated or step.truncated for step in steps]),
+            infos,
+        )
+        if self.masks is not None or any(step.mask is not None or step.next_mask is not None for step in steps):
+            assert isinstance(self.action_space, spaces.Discrete)
+            everything = np.ones(int(self.action_space.n), dtype=bool)
+            pairs = [(step.mask, step.next_mask) for step in steps]
+            masks, next_masks = (
+                np.array([everything if mask is None else mask for mask in column])
+                for column in zip(*pairs, strict=True)
+            )
+            self.mask_last(masks, next_masks)
 
     def mask_last(self, masks: BoolArray, next_masks: BoolArray) -> None:
         """Say which actions were allowed before and after the step that was stored last, (n_envs, n_actions)."""

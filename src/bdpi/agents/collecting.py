@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.agents.journal import Journal, Step
 from bdpi.envs.wrappers.retracing import CONTINUED
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 
@@ -26,6 +28,10 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
 
     replay_buffer: TransitionBuffer | DictTransitionBuffer
     action_space: spaces.Discrete
+    #: keeps every transition
+    _journal: Journal | None = None
+    #: how many transitions of the journal the agent has counted as its own
+    _journaled = 0
     #: of the states that the environments are in, (n_envs, n_actions); None: all actions are allowed
     _action_masks: BoolArray | None = None
     #: steps and episodes that were collected since the agent learned last; not zero after a callback stopped training
@@ -62,7 +68,7 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             self._collected = (steps, episodes)
             self._update_info_buffer(infos, dones)
             self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
-            self._remember_masks(env, dones, infos)
+            self._action_masks = checks.masks_of(_upcoming(env, dones, infos), self.action_space, self.num_timesteps)
             self._episodes_ended(np.flatnonzero(dones))
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
 
@@ -95,6 +101,68 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             raise
         return total_timesteps, callback
 
+    def _remember(
+        self,
+        observations: Any,
+        next_observations: Any,
+        actions: IntArray,
+        rewards: FloatArray,
+        dones: Any,
+        infos: list[dict[str, Any]],
+        masks: tuple[BoolArray, BoolArray] | None,
+    ) -> None:
+        """Keep one transition of each environment, first in the journal, then in the replay memory."""
+        if self._journal is not None:
+            for index, info in enumerate(infos):
+                self._journaled = self._journal.append(
+                    Step(
+                        _row(observations, index),
+                        int(np.asarray(actions[index]).reshape(())),
+                        float(rewards[index]),
+                        _row(next_observations, index),
+                        terminated=bool(dones[index]) and not info.get("TimeLimit.truncated", False),
+                        truncated=bool(info.get("TimeLimit.truncated", False)),
+                        discount=info.get("discount"),
+                        mask=None if masks is None else masks[0][index],
+                        next_mask=None if masks is None else masks[1][index],
+                    )
+                )
+
+        def store() -> None:
+            self.replay_buffer.add(observations, next_observations, actions, rewards, dones, infos)
+            if masks is not None:
+                self.replay_buffer.mask_last(*masks)
+
+        self._change_memory(store)
+
+    def _open_journal(self, path: str | os.PathLike[str]) -> None:
+        """Go on with a journal, and with what is in it."""
+        journal = Journal(path, self.observation_space, self.action_space)
+        if journal.last < self._journaled:
+            journal.close()
+            raise ValueError(
+                f"{path} has {journal.last} transitions, but the agent has seen {self._journaled} of its journal: this "
+                "is another one"
+            )
+        self._journal = journal
+        if len(self.replay_buffer) == 0:
+            self._read_journal(journal, after=max(0, journal.last - self.replay_buffer.buffer_size * self.n_envs))
+        else:
+            self._read_journal(journal, after=self._journaled)
+        self.num_timesteps += journal.last - self._journaled
+        self._journaled = journal.last
+
+    def _read_journal(self, journal: Journal, after: int) -> None:
+        """Take transitions into the replay memory, which has a row for all environments at a time."""
+        row: list[Step] = []
+        for step in journal.steps(after):
+            row.append(step)
+            if len(row) == self.n_envs:
+                self.replay_buffer.add_steps(row)
+                row = []
+        if row:  # a crash came between environments; one transition counts twice
+            self.replay_buffer.add_steps([row[index % len(row)] for index in range(self.n_envs)])
+
     def _change_memory(self, store: Callable[[], object]) -> None:
         """Add to the replay memory."""
         store()
@@ -102,16 +170,14 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
     def _episodes_ended(self, environments: IntArray) -> None:
         """Told which environments are about to begin a new episode."""
 
-    def _remember_masks(self, env: VecEnv, dones: Any, infos: list[dict[str, Any]]) -> None:
-        """Keep ``info["action_mask"]`` of the states before and after the last step, if there is any."""
+    def _masks_of_step(self, dones: Any, infos: list[dict[str, Any]]) -> tuple[BoolArray, BoolArray] | None:
+        """``info["action_mask"]`` of the states before and after the last step; None where there is none."""
         before = self._action_masks
         after = checks.masks_of(infos, self.action_space, self.num_timesteps, ended=dones)
-        if before is not None or after is not None:
-            everything = np.ones((self.n_envs, int(self.action_space.n)), bool)
-            before = everything if before is None else before
-            masks = before, everything if after is None else after
-            self._change_memory(lambda: self.replay_buffer.mask_last(*masks))
-        self._action_masks = checks.masks_of(_upcoming(env, dones, infos), self.action_space, self.num_timesteps)
+        if before is None and after is None:
+            return None
+        everything = np.ones((self.n_envs, int(self.action_space.n)), bool)
+        return (everything if before is None else before), (everything if after is None else after)
 
     def check_step(self, new_obs: Any, rewards: Any, dones: Any, infos: list[dict[str, Any]]) -> None:
         """Refuse what cannot be learned from, before it is counted, normalised or stored."""
@@ -163,8 +229,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                 last = info["terminal_observation"]
                 _set_row(next_obs, index, last if normalizer is None else normalizer.unnormalize_obs(last))
         assert self._last_original_obs is not None
-        transition = self._last_original_obs, next_obs, executed, original_reward, dones, infos
-        self._change_memory(lambda: replay_buffer.add(*transition))
+        masks = self._masks_of_step(dones, infos)
+        self._remember(self._last_original_obs, next_obs, executed, original_reward, dones, infos, masks)
         self._last_obs = new_obs
         if normalizer is not None:
             self._last_original_obs = original

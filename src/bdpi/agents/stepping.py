@@ -91,24 +91,18 @@ class SteppingAlgorithm(CollectingAlgorithm):
         if discount is not None:
             info["discount"] = discount
             checks.check_discount(info, step, 0)
-        masks = self._masks_of_step(mask, next_mask, bool(terminated))
+        masks = self._observed_masks(mask, next_mask, bool(terminated))
         done = bool(terminated) or bool(truncated)
         self._normalize(next_observation, float(reward), done)
-        arguments = (
+        self._remember(
             _batch_of_one(observation),
             _batch_of_one(next_observation),
             np.array([[action]]),
             np.array([reward], dtype=np.float32),
             np.array([done]),
             [info],
+            masks,
         )
-
-        def store() -> None:
-            self.replay_buffer.add(*arguments)
-            if masks is not None:
-                self.replay_buffer.mask_last(*masks)
-
-        self._change_memory(store)
         self.num_timesteps += 1
         self._acted_mask = None
         if done:
@@ -139,7 +133,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
         checks.check_shape(what, value, self.observation_space)
         self.check_observation(what, value, 0, self.num_timesteps)
 
-    def _masks_of_step(self, mask: Any, next_mask: Any, is_over: bool) -> tuple[BoolArray, BoolArray] | None:
+    def _observed_masks(self, mask: Any, next_mask: Any, is_over: bool) -> tuple[BoolArray, BoolArray] | None:
         n_actions = int(self.action_space.n)
         before = self._acted_mask if mask is None else checks.check_masks(mask, 1, n_actions)
         if before is not None and next_mask is None and not is_over:

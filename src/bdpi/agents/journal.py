@@ -1,0 +1,328 @@
+"""The experience journal: every transition is in a file before the agent acts again.
+
+A journal is an SQLite database in WAL mode, one row per transition. A crash of the program loses nothing; with
+``durable=True`` neither does a power failure, at the price of waiting for the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from bdpi.agents.descriptions import describe, difference, space_of
+
+_APPLICATION = 0x62647069  # "bdpi", where SQLite files say whose they are
+VERSION = 1
+_COLUMNS = "observation, action, reward, discount, next_observation, terminated, truncated, mask, next_mask"
+_CHUNK = 1000  # rows
+
+
+class JournalError(ValueError):
+    """A journal that cannot be read or written; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One transition.
+
+    :param observation: before the action
+    :param action: that was executed, in the environment's numbers
+    :param reward: for it
+    :param next_observation: after it
+    :param terminated: the task is over
+    :param truncated: the episode was ended, but could have gone on
+    :param discount: of this transition; None: the agent's
+    :param mask: which actions were allowed; None: all
+    :param next_mask: which actions are allowed afterwards
+    """
+
+    observation: Any
+    action: int
+    reward: float
+    next_observation: Any
+    terminated: bool
+    truncated: bool
+    discount: float | None = None
+    mask: NDArray[np.bool_] | None = None
+    next_mask: NDArray[np.bool_] | None = None
+
+
+class Journal:
+    """A file of transitions.
+
+    :param path: where it is, or is to be
+    :param observation_space: of the transitions; None: what the file says
+    :param action_space: likewise
+    :param durable: wait for the disk after each transition
+    :raises JournalError: for a damaged or foreign file, or one of another environment
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        observation_space: spaces.Space[Any] | None = None,
+        action_space: spaces.Space[Any] | None = None,
+        *,
+        durable: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        is_new = not self.path.exists() or self.path.stat().st_size == 0
+        if is_new and (observation_space is None or action_space is None):
+            raise JournalError(f"there is no journal {self.path}")
+        if not is_new:
+            with self.path.open("rb") as file:
+                if file.read(16) != b"SQLite format 3\0":
+                    raise JournalError(f"{self.path} is not a journal: choose another file")
+        self._file = _Connection(self.path)
+        try:
+            with self._explained("opened"):
+                self._open(is_new, observation_space, action_space, durable)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _open(
+        self,
+        is_new: bool,
+        observation_space: spaces.Space[Any] | None,
+        action_space: spaces.Space[Any] | None,
+        durable: bool,
+    ) -> None:
+        run = self._file.run
+        if not is_new:
+            self._check_identity()
+        run("PRAGMA journal_mode = WAL")
+        run(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        run("PRAGMA trusted_schema = OFF")
+        if is_new:
+            assert observation_space is not None
+            assert action_space is not None
+            run("BEGIN IMMEDIATE")
+            run(f"PRAGMA application_id = {_APPLICATION}")
+            run(f"PRAGMA user_version = {VERSION}")
+            run("CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+            run(
+                "CREATE TABLE transitions (id INTEGER PRIMARY KEY, observation BLOB NOT NULL, action INTEGER NOT NULL, "
+                "reward REAL NOT NULL, discount REAL, next_observation BLOB NOT NULL, terminated INTEGER NOT NULL, "
+                "truncated INTEGER NOT NULL, mask BLOB, next_mask BLOB)"
+            )
+            for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+                run("INSERT INTO about VALUES (?, ?)", (name, json.dumps(describe(space))))
+            run("COMMIT")
+        self.observation_space, self.action_space = (
+            self._space(name, wanted)
+            for name, wanted in (("observation_space", observation_space), ("action_space", action_space))
+        )
+        if not isinstance(self.action_space, spaces.Discrete):
+            raise JournalError(f"{self.path}: its action space, {self.action_space}, is not Discrete")
+        self._parts = _layout(self.observation_space)
+        self._size = sum(part.nbytes for part in self._parts)
+        self._last = int(run("SELECT COALESCE(MAX(id), 0) FROM transitions")[0][0])
+
+    def _check_identity(self) -> None:
+        application, version = (self._file.run(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version"))
+        if application != _APPLICATION:
+            raise JournalError(f"{self.path} is a database, but not a journal: choose another file")
+        if version != VERSION:
+            raise JournalError(
+                f"{self.path} has version {version} of the journal, this program knows {VERSION}: use a newer bdpi"
+            )
+        tables = dict(self._file.run("SELECT name, type FROM sqlite_master"))
+        strange = {name: kind for name, kind in tables.items() if kind not in ("table", "index")}
+        if strange or not {"about", "transitions"} <= tables.keys():
+            raise JournalError(f"{self.path} is damaged: it has {', '.join(tables) or 'nothing'} in it")
+
+    def _space(self, name: str, wanted: spaces.Space[Any] | None) -> spaces.Space[Any]:
+        rows = self._file.run("SELECT value FROM about WHERE name = ?", (name,))
+        if len(rows) != 1:
+            raise JournalError(f"{self.path} is damaged: it does not say its {name}")
+        try:
+            described = json.loads(rows[0][0])
+            space = space_of(described)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise JournalError(f"{self.path} is damaged: {name}: {error}") from error
+        if wanted is not None:
+            differs = difference(describe(space), describe(wanted))
+            if differs:
+                raise JournalError(
+                    f"{self.path} is the journal of another environment: {name}: {differs}. Choose another file."
+                )
+        return space
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def append(self, step: Step) -> int:
+        """Write a transition; it is in the file when this returns. Returns its number, from 1 on.
+
+        :raises JournalError: when it cannot be written, for instance to a full disk. What was written before stays.
+        """
+        row = (
+            self._last + 1,
+            self._encode(step.observation),
+            int(step.action),
+            float(step.reward),
+            None if step.discount is None else float(step.discount),
+            self._encode(step.next_observation),
+            int(step.terminated),
+            int(step.truncated),
+            None if step.mask is None else np.asarray(step.mask, bool).tobytes(),
+            None if step.next_mask is None else np.asarray(step.next_mask, bool).tobytes(),
+        )
+        with self._explained("written"):
+            self._file.run(f"INSERT INTO transitions (id, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._last += 1
+        return self._last
+
+    def _encode(self, observation: Any) -> bytes:
+        parts = [np.asarray(value, part.dtype) for value, part in zip(_values(observation), self._parts, strict=True)]
+        for value, part in zip(parts, self._parts, strict=True):
+            if value.shape != part.shape:
+                raise ValueError(f"an observation of shape {value.shape}, where {part.shape} belongs")
+        return b"".join(value.tobytes() for value in parts)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Number of transitions."""
+        with self._explained("read"):
+            return int(self._file.run("SELECT COUNT(*) FROM transitions")[0][0])
+
+    @property
+    def last(self) -> int:
+        """Number of the last transition; 0: there is none."""
+        return self._last
+
+    def steps(self, after: int = 0) -> Iterator[Step]:
+        """Transitions in their order.
+
+        :param after: only those with larger numbers
+        :raises JournalError: at a transition that is damaged
+        """
+        while True:
+            with self._explained("read"):
+                rows = self._file.run(
+                    f"SELECT id, {_COLUMNS} FROM transitions WHERE id > ? ORDER BY id LIMIT {_CHUNK}", (after,)
+                )
+            if not rows:
+                return
+            for row in rows:
+                yield self._decode(row)
+            after = rows[-1][0]
+
+    def _decode(self, row: Sequence[Any]) -> Step:
+        number, seen, action, reward, discount, next_seen, terminated, truncated, mask, next_mask = row
+        space = self.action_space
+        assert isinstance(space, spaces.Discrete)
+        sound = (
+            all(isinstance(blob, bytes) and len(blob) == self._size for blob in (seen, next_seen))
+            and isinstance(action, int)
+            and space.start <= action < space.start + space.n
+            and isinstance(reward, float)
+            and np.isfinite(reward)
+            and (discount is None or (isinstance(discount, float) and 0 <= discount <= 1))
+            and all(flag in (0, 1) for flag in (terminated, truncated))
+            and all(m is None or (isinstance(m, bytes) and len(m) == space.n) for m in (mask, next_mask))
+        )
+        if not sound:
+            raise JournalError(f"{self.path} is damaged: transition {number} makes no sense")
+        step = Step(
+            self._observation(seen),
+            action,
+            reward,
+            self._observation(next_seen),
+            bool(terminated),
+            bool(truncated),
+            discount,
+            *(None if m is None else np.frombuffer(m, np.uint8) != 0 for m in (mask, next_mask)),
+        )
+        for value in (*_values(step.observation), *_values(step.next_observation)):
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise JournalError(f"{self.path} is damaged: transition {number} is not finite")
+        return step
+
+    def _observation(self, blob: bytes) -> Any:
+        values, offset = [], 0
+        for part in self._parts:
+            count = int(np.prod(part.shape, dtype=np.int64))
+            values.append(np.frombuffer(blob, part.dtype, count, offset).reshape(part.shape).copy())
+            offset += part.nbytes
+        if isinstance(self.observation_space, spaces.Dict):
+            return dict(zip(self.observation_space.spaces, values, strict=True))
+        return values[0]
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Everything is written already; this only gives the file back."""
+        self._file.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+            text = str(error)
+            remedy = ""
+            if "full" in text:
+                remedy = " Make room and go on: everything before is safe."
+            elif "locked" in text:
+                remedy = " Another program writes it."
+            elif not isinstance(error, sqlite3.OperationalError):
+                remedy = " The file is damaged, or not a journal."
+            raise JournalError(f"the journal {self.path} cannot be {what}: {text}.{remedy}") from error
+
+
+class _Connection:
+    """SQLite without transactions that begin by themselves."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=2.0)
+        except sqlite3.Error as error:
+            raise JournalError(f"the journal {path} cannot be opened: {error}") from error
+
+    def run(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(sql, values).fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@dataclass(frozen=True)
+class _Part:
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+def _layout(space: spaces.Space[Any]) -> list[_Part]:
+    """The arrays that an observation is made of."""
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
+    layout = []
+    for part in parts:
+        assert part.dtype is not None
+        layout.append(_Part(part.shape or (), np.dtype(part.dtype)))
+    return layout
+
+
+def _values(observation: Any) -> list[Any]:
+    return list(observation.values()) if isinstance(observation, dict) else [observation]

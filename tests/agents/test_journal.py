@@ -1,0 +1,265 @@
+"""The experience journal: nothing that was observed is lost."""
+
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from bdpi import BDPI
+from bdpi.agents.descriptions import describe, difference, space_of
+from bdpi.agents.journal import Journal, JournalError, Step
+from bdpi.envs import ControlLoop
+
+SMALL: dict[str, Any] = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 1, "seed": 0}
+SPACES = [
+    spaces.Box(-1, np.inf, (2, 3), np.float32),
+    spaces.Box(np.array([0.0, -5]), np.array([1.5, 5]), dtype=np.float64),
+    spaces.Box(0, 255, (4, 4, 3), np.uint8),
+    spaces.Discrete(7, start=-2),
+    spaces.MultiDiscrete([3, 4]),
+    spaces.MultiBinary(5),
+    spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "mode": spaces.Discrete(3)}),
+]
+names = pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
+
+
+@names
+def test_spaces_as_json(space):
+    again = space_of(describe(space))
+    assert again == space
+    assert difference(describe(again), describe(space)) is None
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return np.array_equal(a, b) and np.asarray(a).dtype == np.asarray(b).dtype
+
+
+@names
+def test_what_is_written_is_read(space, tmp_path):
+    space.seed(0)
+    rng = np.random.default_rng(0)
+    actions = spaces.Discrete(4, start=1)
+    written = [
+        Step(
+            space.sample(),
+            int(rng.integers(1, 5)),
+            float(rng.normal()),
+            space.sample(),
+            terminated=number % 3 == 0,
+            truncated=number % 3 == 1,
+            discount=None if number % 2 else 0.5,
+            mask=None if number % 4 else np.array([True, False, True, True]),
+            next_mask=None,
+        )
+        for number in range(12)
+    ]
+    with Journal(tmp_path / "j.sqlite", space, actions) as journal:
+        assert [journal.append(step) for step in written] == list(range(1, 13))
+    with Journal(tmp_path / "j.sqlite") as journal:
+        assert (journal.observation_space, journal.action_space) == (space, actions)
+        read = list(journal.steps())
+        assert len(journal) == journal.last == 12
+        assert len(list(journal.steps(after=7))) == 5
+    for before, after in zip(written, read, strict=True):
+        assert all(same(vars(before)[name], vars(after)[name]) for name in vars(before))
+
+
+def make(path: Path | None = None, **arguments: Any) -> BDPI:
+    return BDPI("MlpPolicy", "CartPole-v1", journal=path, **{**SMALL, **arguments})
+
+
+def test_an_agent_finds_its_experience_again(tmp_path):
+    first = make(tmp_path / "robot.sqlite").learn(70)
+    again = make(tmp_path / "robot.sqlite")
+    assert again.num_timesteps == 70
+    before, after = first.replay_buffer.transitions(), again.replay_buffer.transitions()
+    for name in ("observations", "actions", "rewards", "discounts", "next_observations"):
+        np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
+    again.learn(30, reset_num_timesteps=False)
+    with Journal(tmp_path / "robot.sqlite") as journal:
+        assert len(journal) == 100
+
+
+def test_it_takes_the_latest_of_a_long_journal(tmp_path):
+    make(tmp_path / "robot.sqlite").learn(70)
+    small = make(tmp_path / "robot.sqlite", buffer_size=40)
+    assert len(small.replay_buffer) == 40
+    with Journal(tmp_path / "robot.sqlite") as journal:
+        expected = [step.reward for step in journal.steps(after=30)]
+    assert small.replay_buffer.transitions().rewards.tolist() == expected
+
+
+def test_a_checkpoint_and_what_came_after_it(tmp_path):
+    agent = make(tmp_path / "robot.sqlite").learn(50)
+    agent.save(tmp_path / "agent")
+    agent.learn(20, reset_num_timesteps=False)  # and then it crashes
+    loaded = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "robot.sqlite")
+    assert loaded.num_timesteps == len(loaded.replay_buffer) == 70
+    other = make(tmp_path / "other.sqlite").learn(20)
+    assert other._journaled == 20
+    with pytest.raises(ValueError, match="this is another one"):
+        BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "other.sqlite")
+    plain = BDPI.load(tmp_path / "agent")
+    assert plain._journal is None
+
+
+def test_several_environments_masks_and_dicts(tmp_path):
+    env = DummyVecEnv([lambda: gym.make("CartPole-v1")] * 3)
+    BDPI("MlpPolicy", env, journal=tmp_path / "three.sqlite", **SMALL).learn(60)
+    again = BDPI("MlpPolicy", env, journal=tmp_path / "three.sqlite", **SMALL)
+    assert len(again.replay_buffer) == again.num_timesteps == 60
+    assert len(make(tmp_path / "three.sqlite").replay_buffer) == 60
+    space = SPACES[-1]
+    loop = ControlLoop(space, spaces.Discrete(3))
+    agent = BDPI("MultiInputPolicy", loop, journal=tmp_path / "dict.sqlite", **SMALL)
+    seen = {"arm": np.zeros(2, np.float32), "mode": 2}
+    agent.observe(seen, agent.act(seen, mask=[1, 0, 1]), 1.0, seen, False, False, next_mask=[0, 1, 1])
+    held = BDPI("MultiInputPolicy", loop, journal=tmp_path / "dict.sqlite", **SMALL).replay_buffer.transitions()
+    assert held.masks.tolist() == [[True, False, True]]
+    assert held.next_masks.tolist() == [[False, True, True]]
+    assert held.observations["mode"].tolist() == [[2]]
+
+
+def test_the_journal_of_another_environment(tmp_path):
+    make(tmp_path / "robot.sqlite").learn(5)
+    with pytest.raises(JournalError, match=r"observation_space: Box there, Discrete here"):
+        BDPI("MlpPolicy", "FrozenLake-v1", journal=tmp_path / "robot.sqlite", **SMALL)
+    loop = ControlLoop(gym.make("CartPole-v1").observation_space, spaces.Discrete(3))
+    with pytest.raises(JournalError, match=r"action_space: n 2 there, 3 here"):
+        BDPI("MlpPolicy", loop, journal=tmp_path / "robot.sqlite", **SMALL)
+    assert make(tmp_path / "robot.sqlite").num_timesteps == 5
+
+
+def test_files_that_are_no_journals(tmp_path):
+    text, database = tmp_path / "notes.txt", tmp_path / "other.sqlite"
+    text.write_text("a shopping list")
+    connection = sqlite3.connect(database)
+    connection.execute("CREATE TABLE customers (name TEXT)")
+    connection.commit()
+    connection.close()
+    for path in (text, database):
+        before = path.read_bytes()
+        with pytest.raises(JournalError, match="not a journal"):
+            make(path)
+        assert path.read_bytes() == before
+    with pytest.raises(JournalError, match="there is no journal"):
+        Journal(tmp_path / "nowhere.sqlite")
+    assert not (tmp_path / "nowhere.sqlite").exists()
+    with pytest.raises(JournalError, match="cannot be opened"):
+        make(tmp_path / "no" / "folder.sqlite")
+
+
+def test_a_full_disk(tmp_path):
+    """A real one would be full for the other tests, too; SQLite can be told that its file must not grow."""
+    agent = make(tmp_path / "robot.sqlite")
+    agent.learn(20)
+    pages = agent._journal._file.run("PRAGMA page_count")[0][0]
+    agent._journal._file.run(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(JournalError, match=r"full.*Make room and go on"):
+        agent.learn(5000, reset_num_timesteps=False)
+    held = len(agent.replay_buffer)
+    with Journal(tmp_path / "robot.sqlite") as journal:
+        assert len(journal) == len(list(journal.steps())) == held
+    agent._journal._file.run("PRAGMA max_page_count = 1000000")
+    agent.learn(20, reset_num_timesteps=False)
+    with Journal(tmp_path / "robot.sqlite") as journal:
+        assert len(journal) == held + 20
+
+
+ROBOT = """
+import sys, numpy as np
+from gymnasium import spaces
+from bdpi import BDPI
+from bdpi.envs import ControlLoop
+
+loop = ControlLoop(spaces.Box(-np.inf, np.inf, (2,), np.float32), spaces.Discrete(3))
+agent = BDPI("MlpPolicy", loop, journal=sys.argv[1], n_critics=2, batch_size=16, critic_iterations=1, fit_steps=1)
+print("has", len(agent.replay_buffer), flush=True)
+number = agent.num_timesteps
+while True:
+    seen = np.array([number, 0], np.float32)
+    action = agent.act(seen)
+    agent.observe(seen, action, float(number), seen, False, False)
+    print("observed", number, flush=True)  # the robot's own record
+    agent.learn_once()
+    number += 1
+"""
+
+
+def test_killed_again_and_again(tmp_path):
+    path, rng = tmp_path / "robot.sqlite", np.random.default_rng(0)
+    observed = 0
+    for _ in range(5):
+        command = [sys.executable, "-c", ROBOT, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            lines = int(rng.integers(2, 150))
+            said = [process.stdout.readline() for _ in range(lines)]
+            process.send_signal(signal.SIGKILL)
+            said += process.stdout.readlines()
+        assert int(said[0].split()[1]) >= observed, "a transition is lost"
+        observed = max([observed, *(int(line.split()[1]) + 1 for line in said[1:] if line.endswith("\n"))])
+        with Journal(path) as journal:
+            rewards = [step.reward for step in journal.steps()]
+        assert rewards == list(range(len(rewards)))
+        assert len(rewards) >= observed
+
+
+def test_damage_is_named_or_does_no_harm(tmp_path):
+    path = tmp_path / "robot.sqlite"
+    make(path).learn(100)
+    sqlite3.connect(path).execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    opened = 0
+    for number in range(150):
+        damaged = bytearray(whole)
+        kind = number % 3
+        if kind == 0:
+            for _ in range(int(rng.integers(1, 20))):
+                damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
+        elif kind == 1:
+            del damaged[int(rng.integers(1, len(damaged))) :]
+        else:
+            start = int(rng.integers(len(damaged)))
+            damaged[start : start + 64] = rng.bytes(64)
+        copy = tmp_path / "damaged.sqlite"
+        for file in tmp_path.glob("damaged.sqlite*"):
+            file.unlink()
+        copy.write_bytes(damaged)
+        with contextlib.suppress(JournalError), Journal(copy) as journal:
+            for step in journal.steps():
+                assert np.isfinite(step.reward)
+            opened += 1
+    assert 0 < opened < 150
+
+
+def test_two_programs_write_one_journal_in_turn(tmp_path):
+    first = make(tmp_path / "robot.sqlite").learn(10)
+    second = make(tmp_path / "robot.sqlite")
+    second.learn(10, reset_num_timesteps=False)
+    with pytest.raises(JournalError, match="written"):
+        first.learn(1, reset_num_timesteps=False)
+    with Journal(tmp_path / "robot.sqlite") as journal:
+        assert len(journal) == 20
+
+
+def test_a_journal_can_be_copied(tmp_path):
+    agent = make(tmp_path / "robot.sqlite").learn(10)
+    agent._journal.close()
+    shutil.copyfile(tmp_path / "robot.sqlite", tmp_path / "copy.sqlite")
+    assert sorted(os.listdir(tmp_path)) == ["copy.sqlite", "robot.sqlite"]
+    with Journal(tmp_path / "copy.sqlite") as journal:
+        assert len(journal) == 10
