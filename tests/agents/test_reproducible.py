@@ -197,15 +197,15 @@ def rewrite(path: pathlib.Path, leave_out: str | None = None, **replaced: bytes)
             archive.writestr(name, content)
 
 
-@pytest.mark.parametrize("part", ["policy.pth", "agent_learner.pth"])
+@pytest.mark.parametrize("part", ["agent.json", "arrays.safetensors"])
 def test_a_missing_part_is_named(saved, part):
     rewrite(saved, leave_out=part)
-    with pytest.raises(ValueError, match=r"do not match|is damaged"):
+    with pytest.raises(ValueError, match=r"holds no bdpi agent|is damaged"):
         BDPI.load(saved)
 
 
 def test_garbled_parts_are_damaged(saved):
-    rewrite(saved, **{"agent_learner.pth": b"nonsense"})
+    rewrite(saved, **{"arrays.safetensors": b"nonsense"})
     with pytest.raises(ValueError, match="damaged"):
         BDPI.load(saved)
 

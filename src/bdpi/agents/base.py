@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import os
 import pathlib
-import pickle
 import time
 import warnings
-import zipfile
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -26,13 +27,14 @@ from stable_baselines3.common.type_aliases import (
     MaybeCallback,
     Schedule,
 )
-from stable_baselines3.common.utils import FloatSchedule
+from stable_baselines3.common.utils import FloatSchedule, check_for_correct_spaces, get_system_info
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
-from bdpi.agents.files import check_agent_file
+from bdpi.agents.files import File, read_agent, write_agent
 from bdpi.agents.learners import AgentLearner, LearnerChoice, network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
+from bdpi.agents.plain import Arrays, Foreign, decode, encode
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.agents.stepping import SteppingAlgorithm
 from bdpi.learner import Hyperparameters, native
@@ -44,12 +46,14 @@ Self = TypeVar("Self", bound="EnsembleAlgorithm")
 #: What comes out of a file whose parts are missing, garbled, or do not fit together.
 _UNLOADABLE = (
     KeyError,
+    IndexError,
+    TypeError,
     RuntimeError,
     AssertionError,
     AttributeError,
+    OverflowError,
+    MemoryError,
     EOFError,
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
 )
 
 #: Entropy, disagreement and KL cost a few forward passes; every hundredth epoch is enough to draw their curves.
@@ -431,10 +435,47 @@ class EnsembleAlgorithm(SteppingAlgorithm):
 
     # -- files --------------------------------------------------------------------------------------------------
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """As in SB3; learning in the background pauses meanwhile."""
+    def save(
+        self,
+        path: File,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+        *,
+        include_buffer: bool = False,
+    ) -> None:
+        """Write the agent to one file, whole or not at all; learning in the background pauses meanwhile.
+
+        Networks, Adam's moments, generators and counters are in it: an agent that is loaded goes on where it was. There
+        is no code in the file, and none is run when it is read.
+
+        :param path: of the file; ``.zip`` is added where there is no ending
+        :param exclude: attributes to leave out
+        :param include: attributes not to leave out
+        :param include_buffer: with the replay memory
+        """
+        left_out = (set(self._excluded_save_params()) | set(exclude or ())) - set(include or ())
         with self.learning_paused():
-            super().save(*args, **kwargs)
+            arrays: Arrays = {}
+            attributes = {
+                name: encode(value, arrays, f"attributes.{name}")
+                for name, value in vars(self).items()
+                if name not in left_out
+            }
+            parts = {"learner": self.agent_learner.learner.state_dict(), "policy": self._policy_arrays()}
+            if include_buffer:
+                parts["replay"] = self.replay_buffer.held()
+            for part, named in parts.items():
+                arrays |= {f"{part}.{name}": array for name, array in named.items()}
+            document = {
+                "class": type(self).__name__,
+                "bdpi": _version(),
+                "parts": list(parts),
+                "attributes": attributes,
+            }
+            write_agent(path, document, arrays)
+
+    def _policy_arrays(self) -> Arrays:
+        return {name: tensor.cpu().numpy() for name, tensor in self.policy.state_dict().items()}
 
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
         """As in SB3; learning in the background pauses meanwhile."""
@@ -444,25 +485,146 @@ class EnsembleAlgorithm(SteppingAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
         derived += ["acted_by", "_warned_of_masks", "_background", "_begun", "_acted_mask"]
-        derived += ["journal", "_journal"]
+        derived += ["journal", "_journal", "lr_schedule", "start_time"]
         return [*super()._excluded_save_params(), *derived, "_device_is_free"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy", "agent_learner"], []
+        return ["policy", "agent_learner"], []  # what get_parameters and set_parameters are about
 
     @classmethod
     def load(  # type: ignore[override]
-        cls: type[Self], path: str | pathlib.Path | io.BufferedIOBase, env: GymEnv | str | None = None, **kwargs: Any
+        cls: type[Self],
+        path: File,
+        env: GymEnv | str | None = None,
+        device: torch.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
     ) -> Self:
-        """Load an agent that :meth:`save` wrote; the parameters are those of SB3's ``load``.
+        """Load an agent that :meth:`save` wrote.
 
+        :param path: of the file
         :param env: environment to go on learning in (an id will do); none is needed for predictions
+        :param device: where networks live
+        :param custom_objects: attributes to use instead of those in the file; functions and classes of your own, which
+            a file cannot hold, have to be given here
+        :param print_system_info: print what is installed
+        :param force_reset: learning begins with a new episode
+        :param kwargs: attributes to change, for instance ``journal``
         """
-        check_agent_file(path, cls.__name__)
+        if print_system_info:
+            get_system_info()
+        document, arrays = read_agent(path, cls.__name__)
         try:
-            return super().load(path, env=maybe_make_env(env, 0) if env is not None else None, **kwargs)
+            return cls._from_file(document, arrays, env, device, custom_objects or {}, force_reset, kwargs)
         except _UNLOADABLE as error:
             raise ValueError(f"{path} is damaged, or of another kind of agent: {error}") from error
+
+    @classmethod
+    def _from_file(
+        cls: type[Self],
+        document: dict[str, Any],
+        arrays: Arrays,
+        env: GymEnv | str | None,
+        device: torch.device | str,
+        custom_objects: dict[str, Any],
+        force_reset: bool,
+        changes: dict[str, Any],
+    ) -> Self:
+        data = {
+            name: custom_objects[name] if name in custom_objects else decode(value, arrays)
+            for name, value in document["attributes"].items()
+        }
+        _check_sizes(data, arrays)
+        data |= changes
+        _check_brought_along(data)
+        if env is not None:
+            vec_env = cls._wrap_env(maybe_make_env(env, 0), data["verbose"])
+            check_for_correct_spaces(vec_env, data["observation_space"], data["action_space"])
+            data["n_envs"] = vec_env.num_envs
+            if force_reset:  # before training goes on; an environment is not in the file
+                data["_last_obs"] = None
+        else:
+            vec_env = None
+        agent = cls(data["policy_class"], vec_env, device=device, _init_setup_model=False)
+        _check_types(vars(agent), {name: value for name, value in data.items() if name not in custom_objects | changes})
+        vars(agent).update(data)
+        agent.journal = None  # until the replay memory is there
+        agent._setup_model()
+        parts = {part: _part_of(arrays, part) for part in document["parts"]}
+        agent.policy.load_state_dict({name: torch.from_numpy(array) for name, array in parts["policy"].items()})
+        agent.agent_learner.learner.load_state_dict(parts["learner"])
+        if "replay" in parts:
+            agent.replay_buffer.take_over(parts["replay"], "the file")
+        agent.journal = changes.get("journal")
+        if agent.journal is not None:
+            agent._open_journal(agent.journal)
+        return agent
+
+
+def _version() -> str:
+    try:
+        return version_of("bdpi")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _part_of(arrays: Arrays, part: str) -> Arrays:
+    return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
+
+
+def _check_sizes(data: dict[str, Any], arrays: Arrays) -> None:
+    """Whether the file has as many networks as it says, before they are made.
+
+    :raises ValueError: if it does not
+    """
+    held = len(arrays["learner.active"])
+    if data["n_critics"] != held:
+        raise ValueError(f"the file is damaged: it says that n_critics is {data['n_critics']!r}, and holds {held}")
+
+
+#: What attributes are that a new agent does not have.
+_OPTIONAL: dict[str, type] = {
+    "_generator": np.random.Generator,
+    "_predict_generator": np.random.Generator,
+    "seed": int,
+    "critics_per_step": int,
+    "fit_steps": int,
+    "n_threads": int,
+}
+
+
+def _check_types(usual: dict[str, Any], data: dict[str, Any]) -> None:
+    """Whether attributes are what they usually are.
+
+    :raises ValueError: if one is not
+    """
+    for name, value in data.items():
+        default = usual.get(name)
+        wanted = _OPTIONAL.get(name) if default is None else type(default)
+        if wanted is None or value is None or callable(default) or callable(value) or name == "train_freq":
+            continue
+        whole_number_for_number = wanted is float and type(value) is int
+        if type(value) is not wanted and not whole_number_for_number:
+            raise ValueError(f"the file is damaged: {name} is {str(value)[:100]!r}, not a {wanted.__name__}")
+
+
+def _check_brought_along(data: dict[str, Any]) -> None:
+    """:raises ValueError: when something is missing that a file cannot hold"""
+
+    def look(name: str, value: Any) -> None:
+        if isinstance(value, Foreign):
+            raise ValueError(
+                f"{name} was {value.what}, which a file cannot hold without running code when it is read: "
+                f'give load(..., custom_objects={{"{name.partition("[")[0]}": ...}})'
+            )
+        if isinstance(value, dict):
+            for key, part in value.items():
+                look(f"{name}[{key!r}]", part)
+
+    for name, value in data.items():
+        look(name, value)
 
 
 def _generators(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from bdpi.agents.files import replace_file
 from bdpi.agents.journal import Step
 from bdpi.agents.spaces import shift_to_zero
 from bdpi.learner import Transitions
@@ -140,13 +141,8 @@ class _Transitions(_Base):
 
     def save_npz(self, path: str | os.PathLike[str]) -> None:
         """Write the transitions held to a compressed NumPy file, atomically; no pickle is involved."""
-        path = pathlib.Path(path)
-        rows = self.size()
-        held = {name: array[:rows] for name, array in self._arrays().items()}
-        partial = path.with_name(path.name + ".partial")
-        with open(partial, "wb") as file:
-            np.savez_compressed(file, **held, position=np.array([self.pos, int(self.full)]))  # type: ignore[arg-type]
-        os.replace(partial, path)
+        held = self.held()
+        replace_file(pathlib.Path(path), lambda file: np.savez_compressed(file, **held))  # type: ignore[arg-type]
 
     def load_npz(self, path: str | os.PathLike[str]) -> None:
         """Take over the transitions of :meth:`save_npz`; the buffer must have the same size and spaces."""
@@ -157,25 +153,43 @@ class _Transitions(_Base):
             if isinstance(error, FileNotFoundError):
                 raise
             raise ValueError(f"{path} is not a replay memory, or it is damaged: {error}") from error
+        self.take_over(loaded, str(path))
+
+    def held(self) -> dict[str, NDArray[Any]]:
+        """The transitions held, as arrays."""
+        rows = self.size()
+        held = {name: array[:rows] for name, array in self._arrays().items()}
+        return {**held, "position": np.array([self.pos, int(self.full)])}
+
+    def take_over(self, loaded: dict[str, NDArray[Any]], where: str) -> None:
+        """Replace the transitions by others, of a buffer of the same size and spaces.
+
+        :param loaded: what :meth:`held` returned
+        :param where: it comes from, for messages
+        """
+        loaded = dict(loaded)
         position = loaded.pop("position", np.zeros(0))
         if "masks" in loaded and self.masks is None and loaded["masks"].ndim == 3:
-            self.mask_last(loaded["masks"][:1].all(axis=0), loaded["masks"][:1].all(axis=0))
+            everything: BoolArray = np.ones(loaded["masks"].shape[1:], dtype=bool)
+            self.mask_last(everything, everything)
         own = self._arrays()
         if loaded.keys() != own.keys() or position.shape != (2,):
-            raise ValueError(f"{path} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
+            raise ValueError(f"{where} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
         pos, full = (int(value) for value in position)
         if not 0 <= pos < self.buffer_size + (not full):
-            raise ValueError(f"{path} does not fit: it ends at position {pos}, this memory has {self.buffer_size} rows")
+            raise ValueError(
+                f"{where} does not fit: it ends at position {pos}, this memory has {self.buffer_size} rows"
+            )
         rows = self.buffer_size if full else pos
         for name, array in own.items():
             if loaded[name].shape != (rows, *array.shape[1:]) or rows > len(array):
                 raise ValueError(
-                    f"{path} does not fit: {name} has shape {loaded[name].shape}, this agent's memory {array.shape}"
+                    f"{where} does not fit: {name} has shape {loaded[name].shape}, this agent's memory {array.shape}"
                 )
             if loaded[name].dtype != array.dtype:
-                raise ValueError(f"{path} does not fit: {name} is {loaded[name].dtype}, this memory {array.dtype}")
+                raise ValueError(f"{where} does not fit: {name} is {loaded[name].dtype}, this memory {array.dtype}")
             if array.dtype.kind == "f" and not np.isfinite(loaded[name]).all():
-                raise ValueError(f"{path} is damaged: {name} holds numbers that are not finite")
+                raise ValueError(f"{where} is damaged: {name} holds numbers that are not finite")
         for name, array in own.items():
             array[:rows] = loaded[name]
         self.pos, self.full = pos, bool(full)

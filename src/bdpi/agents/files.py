@@ -1,33 +1,140 @@
-"""Saved agents: what can be found out about a file before anything in it is run."""
+"""Saved agents: one file each, written at once or not at all, and read without running anything in it.
+
+A file is a zip archive of two uncompressed parts: ``agent.json``, and ``arrays.safetensors`` with the networks, Adam's
+moments and, if wanted, the replay memory.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import pathlib
 import zipfile
+from collections.abc import Callable
+from typing import Any
 
-from stable_baselines3.common.save_util import open_path
+import safetensors
+import safetensors.numpy
+
+from bdpi.agents.plain import Arrays
+
+FORMAT, VERSION = "bdpi agent", 1
+_DOCUMENT, _ARRAYS = "agent.json", "arrays.safetensors"
+_LARGEST_DOCUMENT = 64 << 20  # bytes
+
+File = str | os.PathLike[str] | io.BufferedIOBase
 
 
-def check_agent_file(path: str | pathlib.Path | io.BufferedIOBase, class_name: str) -> None:
-    """Whether the file is whole and says that it holds an agent of this class.
+def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
+    """Write a saved agent.
 
-    :raises ValueError: if it does not
+    :param path: ``.zip`` is added where there is no ending, and folders are made; or an open file
+    :param document: JSON
+    :param arrays: by their names
     """
+    header = {"format": FORMAT, "version": VERSION}
+    text = json.dumps({**header, **document}, indent=1, allow_nan=False).encode()
+    contiguous = {name: array.copy(order="C") for name, array in arrays.items()}
+    parts = {_DOCUMENT: text, _ARRAYS: safetensors.numpy.save(contiguous)}
+
+    def write(file: Any) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, content in parts.items():
+                archive.writestr(zipfile.ZipInfo(name), content)  # without the time: same agent, same file
+
+    if not isinstance(path, str | os.PathLike):
+        write(path)
+        return
+    target = _with_ending(pathlib.Path(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(target, write)
+
+
+def replace_file(path: pathlib.Path, write: Callable[[Any], object]) -> None:
+    """Write a file beside another, and put it in its place when it is on the disk."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        file = open_path(path, "r", verbose=0, suffix="zip")
-        with zipfile.ZipFile(file) as archive:
-            broken = archive.testzip()
-            if broken is not None:
-                raise ValueError(f"{path} is damaged: the checksum of {broken!r} is wrong")
-            saved = json.loads(archive.read("data")) if "data" in archive.namelist() else {}
-    except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError, EOFError) as error:
-        raise ValueError(f"{path} is not a saved agent, or it is damaged: {error}") from error
+        with partial.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
     finally:
-        if isinstance(path, io.BufferedIOBase):
-            path.seek(0)
-    saved_class = saved.get("agent_class") if isinstance(saved, dict) else None
+        partial.unlink(missing_ok=True)
+
+
+def _with_ending(path: pathlib.Path) -> pathlib.Path:
+    return path if path.suffix else path.with_name(path.name + ".zip")
+
+
+def read_agent(path: File, class_name: str) -> tuple[dict[str, Any], Arrays]:
+    """What :func:`write_agent` was given.
+
+    :param class_name: the agent's class
+    :raises ValueError: for a file that is damaged, foreign, or of another class
+    """
+    if not isinstance(path, str | os.PathLike):
+        where = getattr(path, "name", "the file")
+        document, arrays = _read(path, where)
+    else:
+        file = pathlib.Path(path)
+        file = file if file.exists() else _with_ending(file)
+        if not file.exists():
+            raise FileNotFoundError(f"there is no saved agent {file}")
+        with file.open("rb") as opened:
+            document, arrays = _read(opened, file)
+    saved_class = document.get("class")
     if saved_class != class_name:
-        what = f"an agent of class {saved_class}" if saved_class else "no bdpi agent, or is damaged"
-        raise ValueError(f"{path} holds {what}; {class_name}.load reads what {class_name}.save wrote")
+        raise ValueError(f"{path} holds an agent of class {saved_class}; {class_name}.load reads what its save wrote")
+    return document, arrays
+
+
+def _read(file: Any, where: Any) -> tuple[dict[str, Any], Arrays]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            infos = {info.filename: info for info in archive.infolist()}
+            if _DOCUMENT not in infos:
+                raise ValueError(
+                    f"{where} holds no bdpi agent, or one of an earlier version, which cannot be read safely"
+                )
+            if infos.keys() != {_DOCUMENT, _ARRAYS} or len(archive.infolist()) != 2:
+                raise ValueError(f"{where} is damaged: it holds {', '.join(infos)}")
+            size = _size_of(file)
+            for info in infos.values():
+                # Sizes are only claims until they are read: nothing may be larger than the file it is in.
+                if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+                    raise ValueError(f"{where} is damaged: {info.filename} is compressed")
+                if info.file_size > size or (info.filename == _DOCUMENT and info.file_size > _LARGEST_DOCUMENT):
+                    raise ValueError(f"{where} is damaged: {info.filename} cannot have {info.file_size} bytes")
+            text, packed = archive.read(_DOCUMENT), archive.read(_ARRAYS)
+        document = json.loads(text)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise ValueError(f"{where} holds no bdpi agent")
+        if document.get("version") != VERSION:
+            version = document.get("version")
+            raise ValueError(f"{where} has version {version!r} of the format, and {VERSION} is known: use a newer bdpi")
+        return document, safetensors.numpy.load(packed)
+    except (
+        zipfile.BadZipFile,
+        UnicodeDecodeError,
+        json.JSONDecodeError,
+        RecursionError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,  # encrypted
+        OverflowError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        safetensors.SafetensorError,
+        OSError,
+    ) as error:
+        raise ValueError(f"{where} is not a saved agent, or it is damaged: {error}") from error
+
+
+def _size_of(file: Any) -> int:
+    position = file.tell()
+    size = file.seek(0, os.SEEK_END)
+    file.seek(position)
+    return int(size)

@@ -1,0 +1,222 @@
+"""Saved agents: complete, and harmless whatever is in the file."""
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import safetensors.numpy
+from stable_baselines3.common.callbacks import CheckpointCallback
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv
+from torch import nn
+
+from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, TabularBDPI
+from bdpi.agents.plain import decode, encode
+from bdpi.agents.policies import MlpPolicy
+
+SMALL: dict[str, Any] = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 2, "seed": 0}
+FUZZ = 2000
+AGENTS = [BDPI, ActorMimic, ABCDQN, BootstrappedDQN, TabularBDPI]
+
+
+def make(agent_class: type = BDPI, env: Any = "FrozenLake-v1", **arguments: Any) -> Any:
+    return agent_class("MlpPolicy", env, **{**SMALL, **arguments})
+
+
+def content(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    with zipfile.ZipFile(path) as archive:
+        return json.loads(archive.read("agent.json")), safetensors.numpy.load(archive.read("arrays.safetensors"))
+
+
+def rewrite(path: Path, document: Any, arrays: bytes) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("agent.json", document if isinstance(document, bytes) else json.dumps(document))
+        archive.writestr("arrays.safetensors", arrays)
+
+
+@pytest.mark.parametrize("agent_class", AGENTS)
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_everything_is_in_one_file(agent_class, n_envs, tmp_path):
+    """An agent that is loaded and one that was never saved learn the same from the same experience."""
+    env = DummyVecEnv([lambda: gym.make("FrozenLake-v1")] * n_envs)
+    agent = make(agent_class, env).learn(60)
+    agent.save(tmp_path / "agent", include_buffer=True)
+    loaded = agent_class.load(tmp_path / "agent.zip", env=env)
+    loaded.save(tmp_path / "again", include_buffer=True)
+    first, second = (tmp_path / f"{name}.zip" for name in ("agent", "again"))
+    (before, arrays), (after, same_arrays) = content(first), content(second)
+    assert arrays.keys() - {"attributes._last_obs"} == same_arrays.keys() - {"attributes._last_obs"}
+    for name in same_arrays:
+        np.testing.assert_array_equal(arrays[name], same_arrays[name])
+    before["attributes"].pop("_last_obs")  # a loaded agent begins with a new episode
+    after["attributes"].pop("_last_obs")
+    assert before == after
+    for each in (agent, loaded):
+        for _ in range(5):
+            each._learn_once()
+    states = (each.agent_learner.learner.state_dict() for each in (agent, loaded))
+    for one, other in zip(*(state.values() for state in states), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_without_the_memory_it_is_small(tmp_path):
+    agent = make().learn(50)
+    agent.save(tmp_path / "without")
+    agent.save(tmp_path / "with", include_buffer=True)
+    assert len(BDPI.load(tmp_path / "without").replay_buffer) == 0
+    assert len(BDPI.load(tmp_path / "with").replay_buffer) == 50
+    with pytest.raises(ValueError, match="does not fit"):
+        BDPI.load(tmp_path / "with", buffer_size=20)
+
+
+def test_open_files_and_callbacks(tmp_path):
+    agent = make().learn(20)
+    stream = io.BytesIO()
+    agent.save(stream)
+    stream.seek(0)
+    assert BDPI.load(stream).num_timesteps == 20
+    agent.learn(40, callback=CheckpointCallback(20, str(tmp_path), save_replay_buffer=True))
+    assert BDPI.load(tmp_path / "rl_model_20_steps.zip").num_timesteps == 20
+    assert not list(tmp_path.glob(".*partial"))
+
+
+class MyPolicy(MlpPolicy):
+    pass
+
+
+class MyExtractor(FlattenExtractor):
+    pass
+
+
+def test_what_a_file_cannot_hold_is_asked_for(tmp_path):
+    own = BDPI(MyPolicy, "FrozenLake-v1", **SMALL)
+    own.save(tmp_path / "policy")
+    with pytest.raises(ValueError, match=r"policy_class was .*MyPolicy.*custom_objects=\{\"policy_class\""):
+        BDPI.load(tmp_path / "policy")
+    assert isinstance(BDPI.load(tmp_path / "policy", custom_objects={"policy_class": MyPolicy}).policy, MyPolicy)
+
+    kwargs = {"features_extractor_class": MyExtractor, "activation_fn": nn.ReLU, "net_arch": {"pi": [8], "qf": [4]}}
+    make(env="CartPole-v1", policy_kwargs=kwargs).save(tmp_path / "extractor")
+    with pytest.raises(ValueError, match=r"policy_kwargs\['features_extractor_class'\] was .*MyExtractor"):
+        BDPI.load(tmp_path / "extractor")
+    loaded = BDPI.load(tmp_path / "extractor", custom_objects={"policy_kwargs": kwargs})
+    assert loaded.policy.activation_fn is nn.ReLU
+
+    make(learning_rate=lambda progress: 1e-3 * progress).save(tmp_path / "schedule")
+    with pytest.raises(ValueError, match=r"learning_rate was <function"):
+        BDPI.load(tmp_path / "schedule")
+    assert BDPI.load(tmp_path / "schedule", learning_rate=1e-4).learning_rate == 1e-4
+    make(learning_rate=LinearSchedule(1e-3, 1e-5, 0.5)).save(tmp_path / "linear")
+    assert BDPI.load(tmp_path / "linear").lr_schedule(0.5) == pytest.approx(1e-5)
+
+
+def test_values_that_json_does_not_have():
+    values = {
+        "tuple": (1, [2.5, None], {"a": (True,)}),
+        "numbers": [float("inf"), -float("inf"), np.float32(0.1), np.int64(3), np.bool_(True)],
+        "keys": {1: "one", "is": "two"},
+        "array": np.arange(6).reshape(2, 3),
+    }
+    arrays: dict[str, np.ndarray] = {}
+    text = json.dumps(encode(values, arrays, "x"), allow_nan=False)
+    again = decode(json.loads(text), arrays)
+    assert again["tuple"] == values["tuple"]
+    assert again["numbers"] == values["numbers"]
+    assert [type(number) for number in again["numbers"]] == [type(number) for number in values["numbers"]]
+    assert again["keys"] == values["keys"]
+    np.testing.assert_array_equal(again["array"], values["array"])
+    generator = np.random.default_rng(3)
+    generator.random(7)
+    twin = decode(json.loads(json.dumps(encode(generator, arrays, "g"))), arrays)
+    assert twin.random() == generator.random()
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (open, ("/tmp/bdpi-was-here", "w"))
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    agent, path = make().learn(20), tmp_path / "agent.zip"
+    marker = Path("/tmp/bdpi-was-here")
+    marker.unlink(missing_ok=True)
+    agent.save(path)
+    document, arrays = content(path)
+    payload = pickle.dumps(Bomb())
+    rewrite(path, payload, safetensors.numpy.save(arrays))
+    with pytest.raises(ValueError, match="damaged"):
+        BDPI.load(path)
+    rewrite(path, document, payload)
+    with pytest.raises(ValueError, match="damaged"):
+        BDPI.load(path)
+    document["attributes"]["trust_region"] = {":serialized:": "gASVIAAAAAAAAACMAm9zlIwGc3lzdGVtlJOUjAR0cnVllIWUUpQu"}
+    rewrite(path, document, safetensors.numpy.save(arrays))
+    with pytest.raises(ValueError, match=r"trust_region|damaged"):
+        BDPI.load(path)
+    document["attributes"]["policy_class"] = {"is": "class", "name": "os.system"}
+    rewrite(path, document, safetensors.numpy.save(arrays))
+    with pytest.raises(ValueError, match=r"unknown class 'os\.system'"):
+        BDPI.load(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("agent.json", b" " * 100_000_000)
+        archive.writestr("arrays.safetensors", b"")
+    with pytest.raises(ValueError, match="compressed"):
+        BDPI.load(path)
+    assert not marker.exists()
+
+
+def mutations(whole: bytes, document: dict[str, Any], arrays: bytes, rng: np.random.Generator) -> Any:
+    """Damaged files, one after the other; most of them still look like an agent."""
+    text = json.dumps(document).encode()
+    while True:
+        damaged = bytearray(whole)
+        for _ in range(int(rng.integers(1, 8))):
+            damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
+        yield bytes(damaged)
+        yield whole[: rng.integers(len(whole))]
+        for part in ("document", "arrays"):
+            parts = {"document": bytearray(text), "arrays": bytearray(arrays)}
+            for _ in range(int(rng.integers(1, 4))):
+                where = rng.integers(len(parts[part]) if part == "document" else 2000)
+                parts[part][where] = rng.choice([0, 0x30, 0x39, 0x5B, 0x7B, 0x22, rng.integers(256)])
+            stream = io.BytesIO()
+            with zipfile.ZipFile(stream, "w") as archive:  # with checksums that are right
+                archive.writestr("agent.json", bytes(parts["document"]))
+                archive.writestr("arrays.safetensors", bytes(parts["arrays"]))
+            yield stream.getvalue()
+        changed = json.loads(text)
+        attributes = changed["attributes"]
+        name = rng.choice(list(attributes))
+        attributes[name] = [None, -1, 10**30, "x", [], {}, {"is": "array", "name": "no"}, 1e308, {"is": 3}, True][
+            rng.integers(10)
+        ]
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as archive:
+            archive.writestr("agent.json", json.dumps(changed))
+            archive.writestr("arrays.safetensors", arrays)
+        yield stream.getvalue()
+
+
+def test_damaged_files_are_refused_or_read(tmp_path):
+    path = tmp_path / "agent.zip"
+    make().learn(20).save(path, include_buffer=True)
+    document, arrays = content(path)
+    source = mutations(path.read_bytes(), document, safetensors.numpy.save(arrays), np.random.default_rng(0))
+    refused = 0
+    for number in range(FUZZ):
+        path.write_bytes(next(source))
+        try:
+            agent = BDPI.load(path)
+            agent.predict(0)
+        except (ValueError, FileNotFoundError):
+            refused += 1
+        except BaseException as error:
+            raise AssertionError(f"file {number}: {type(error).__name__}: {error}") from error
+    assert refused > FUZZ // 2
