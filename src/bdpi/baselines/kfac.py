@@ -229,8 +229,7 @@ def precondition(
 
 
 def _decompose(factor: Tensor) -> tuple[Tensor, Tensor]:
-    try:
-        values, vectors = torch.linalg.eigh(factor)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # single precision does not always converge
-        values, vectors = (part.to(factor.dtype) for part in torch.linalg.eigh(factor.double()))
+    # In single precision, matrices of low rank (few of many one-hot states were seen) sometimes do not converge, or give
+    # NaN without a word.
+    values, vectors = (part.to(factor.dtype) for part in torch.linalg.eigh(factor.double()))
     return values.clamp(min=0.0), vectors  # below zero only by rounding
