@@ -297,7 +297,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         epochs = gradient_steps if self.gradient_steps < 0 else gradient_steps * self.n_envs
         if self._background is not None:
             self._have_learned(self._background, epochs)
-        elif len(self.replay_buffer) >= batch_size:
+        elif self._has_experience(batch_size):
             self._learn_epochs(epochs, batch_size)
 
     def _learn_epochs(self, epochs: int, batch_size: int) -> None:
@@ -315,7 +315,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         assert self._generator is not None
         n_trained = self.critics_per_step or self.n_critics
         critics = self._generator.permutation(self.n_critics)[:n_trained]
-        batches = self._generator.integers(0, len(self.replay_buffer), size=(n_trained, batch_size))
+        batches = self.replay_buffer.draw(self._generator, (n_trained, batch_size), self.demonstration_share)
         transitions, batches = self.agent_learner.prepare(
             self.replay_buffer.transitions(), batches, self._vec_normalize_env
         )

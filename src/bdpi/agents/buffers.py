@@ -55,6 +55,8 @@ class _Transitions(_Base):
         self.discounts = np.zeros((self.buffer_size, self.n_envs), dtype=np.float32)
         self.masks: BoolArray | None = None
         self.next_masks: BoolArray | None = None
+        #: transitions that are never overwritten; they lie behind the others, in rows of their own
+        self.n_demonstrations = 0
         #: how many transitions were ever added, and to which contents: loading replaces them
         self._added, self._contents = 0, object()
 
@@ -97,17 +99,52 @@ class _Transitions(_Base):
     def mask_last(self, masks: BoolArray, next_masks: BoolArray) -> None:
         """Say which actions were allowed before and after the step that was stored last, (n_envs, n_actions)."""
         if self.masks is None or self.next_masks is None:
-            self.masks, self.next_masks = (np.ones((self.buffer_size, *masks.shape), dtype=bool) for _ in range(2))
-        last = (self.pos - 1) % self.buffer_size
+            self.masks, self.next_masks = (np.ones((len(self.actions), *masks.shape), dtype=bool) for _ in range(2))
+        last = self.pos - 1 if self.pos else self.buffer_size - 1
         self.masks[last], self.next_masks[last] = masks, next_masks
 
     def __len__(self) -> int:
         """Number of transitions held."""
         return int(self.size()) * int(self.n_envs)
 
+    def add_demonstrations(self, steps: Sequence[Step]) -> None:
+        """Keep transitions apart from the others; they are never overwritten.
+
+        :param steps: the last one is repeated to fill a row of all environments
+        """
+        rows = -(-len(steps) // self.n_envs)
+        pos, full, added = self.pos, self.full, self._added
+        first = len(self._arrays()["actions"])
+        for name, array in self._arrays().items():
+            self._set_array(name, np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)]))
+        padded = [steps[min(index, len(steps) - 1)] for index in range(rows * self.n_envs)]
+        for row in range(rows):
+            self.pos = first + row
+            self.add_steps(padded[row * self.n_envs : (row + 1) * self.n_envs])
+        self.pos, self.full, self._added, self._contents = pos, full, added, object()
+        self.n_demonstrations += rows * self.n_envs
+
+    def draw(self, rng: np.random.Generator, size: tuple[int, int], share: float) -> IntArray:
+        """Indices of some transitions, for batches.
+
+        :param size: number of batches, transitions of each
+        :param share: of a batch that is drawn from the demonstrations, where there are any
+        """
+        if self.n_demonstrations == 0:
+            return rng.integers(0, len(self), size=size)
+        batches, batch_size = size
+        shown = batch_size if len(self) == 0 else min(batch_size, round(share * batch_size))
+        first = self.buffer_size * self.n_envs
+        parts = [first + rng.integers(0, self.n_demonstrations, size=(batches, shown))]
+        if shown < batch_size:
+            parts.append(rng.integers(0, len(self), size=(batches, batch_size - shown)))
+        return np.concatenate(parts, axis=1)
+
     def transitions(self) -> Transitions:
-        """All transitions held, oldest position first, without copying."""
+        """All transitions held, oldest position first, without copying; demonstrations behind them."""
         count, capacity = len(self), self.buffer_size * self.n_envs
+        if self.n_demonstrations:
+            count = capacity + self.n_demonstrations
 
         def flat(array: NDArray[Any]) -> NDArray[Any]:
             return array.reshape(-1, *array.shape[2:])[:count]
@@ -120,12 +157,19 @@ class _Transitions(_Base):
             next_observations=_map(flat, self.next_observations),
             masks=None if self.masks is None else flat(self.masks),
             next_masks=None if self.next_masks is None else flat(self.next_masks),
-            ring=Ring(self._contents, capacity, self._added),
+            ring=Ring(self._contents, capacity, self._added) if self.n_demonstrations == 0 else None,
         )
 
     # -- files --------------------------------------------------------------------------------------------------
 
     _SCALARS = ("actions", "rewards", "dones", "timeouts", "discounts")
+
+    def _set_array(self, name: str, array: NDArray[Any]) -> None:
+        whole, _, key = name.partition(".")
+        if key:
+            getattr(self, whole)[key] = array
+        else:
+            setattr(self, whole, array)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         named = {name: getattr(self, name) for name in self._SCALARS}
@@ -159,7 +203,10 @@ class _Transitions(_Base):
         """The transitions held, as arrays."""
         rows = self.size()
         held = {name: array[:rows] for name, array in self._arrays().items()}
-        return {**held, "position": np.array([self.pos, int(self.full)])}
+        shown = {}
+        if self.n_demonstrations:
+            shown = {f"shown.{name}": array[self.buffer_size :] for name, array in self._arrays().items()}
+        return {**held, **shown, "position": np.array([self.pos, int(self.full)])}
 
     def take_over(self, loaded: dict[str, NDArray[Any]], where: str) -> None:
         """Replace the transitions by others, of a buffer of the same size and spaces.
@@ -169,6 +216,7 @@ class _Transitions(_Base):
         """
         loaded = dict(loaded)
         position = loaded.pop("position", np.zeros(0))
+        shown = {name.removeprefix("shown."): loaded.pop(name) for name in list(loaded) if name.startswith("shown.")}
         if "masks" in loaded and self.masks is None and loaded["masks"].ndim == 3:
             everything: BoolArray = np.ones(loaded["masks"].shape[1:], dtype=bool)
             self.mask_last(everything, everything)
@@ -181,6 +229,7 @@ class _Transitions(_Base):
                 f"{where} does not fit: it ends at position {pos}, this memory has {self.buffer_size} rows"
             )
         rows = self.buffer_size if full else pos
+        self._check_shown(shown, own, where)
         for name, array in own.items():
             if loaded[name].shape != (rows, *array.shape[1:]) or rows > len(array):
                 raise ValueError(
@@ -192,8 +241,24 @@ class _Transitions(_Base):
                 raise ValueError(f"{where} is damaged: {name} holds numbers that are not finite")
         for name, array in own.items():
             array[:rows] = loaded[name]
+            self._set_array(name, np.concatenate([array[: self.buffer_size], *([shown[name]] if shown else [])]))
+        self.n_demonstrations = len(shown["actions"]) * self.n_envs if shown else 0
         self.pos, self.full = pos, bool(full)
         self._added, self._contents = pos * self.n_envs, object()
+
+    @staticmethod
+    def _check_shown(shown: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]], where: str) -> None:
+        """Whether demonstrations from a file fit."""
+        if not shown:
+            return
+        if shown.keys() != own.keys():
+            raise ValueError(f"{where} is not a replay memory of this kind of agent: it shows {sorted(shown)}")
+        rows = len(shown["actions"])
+        for name, array in shown.items():
+            if array.shape != (rows, *own[name].shape[1:]) or array.dtype != own[name].dtype:
+                raise ValueError(f"{where} does not fit: the demonstrations' {name} has shape {array.shape}")
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ValueError(f"{where} is damaged: the demonstrations' {name} is not finite")
 
 
 class TransitionBuffer(_Transitions, ReplayBuffer):

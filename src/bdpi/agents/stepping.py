@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from stable_baselines3.common.type_aliases import TrainFreq
 from bdpi.agents import checks
 from bdpi.agents.background import Background
 from bdpi.agents.collecting import CollectingAlgorithm
+from bdpi.agents.demonstrations import steps_of
+from bdpi.agents.journal import Step
 from bdpi.agents.learners import AgentLearner
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.learner.functional import bind_parameters
@@ -27,6 +30,8 @@ class SteppingAlgorithm(CollectingAlgorithm):
     policy: BDPIPolicy
     agent_learner: AgentLearner
     _background: Background | None = None
+    #: of each batch that is drawn from demonstrations, where there are any
+    demonstration_share = 0.25
     _begun = False
     _acted_mask: BoolArray | None = None
 
@@ -118,12 +123,48 @@ class SteppingAlgorithm(CollectingAlgorithm):
         return self._learn_once()
 
     def _learn_once(self) -> bool:
-        if len(self.replay_buffer) < self.batch_size:
+        if not self._has_experience(self.batch_size):
             return False
         if not hasattr(self, "_logger"):
             self.set_logger(Logger(folder=None, output_formats=[]))
         self._learn_epochs(1, self.batch_size)
         return True
+
+    def _has_experience(self, batch_size: int) -> bool:
+        return len(self.replay_buffer) + self.replay_buffer.n_demonstrations >= batch_size
+
+    def add_demonstrations(self, dataset: Any, share: float = 0.25) -> int:
+        """Learn from somebody else's transitions, too; returns how many there are.
+
+        They are kept apart from the agent's own experience, which never overwrites them.
+
+        :param dataset: see :func:`bdpi.agents.demonstrations.steps_of`
+        :param share: of each batch that is drawn from demonstrations, all of them together
+        :raises ValueError: for transitions that do not fit the agent's spaces; nothing is added then
+        """
+        checks.check_number("share", share, 0, 1)
+        steps = []
+        for number, step in enumerate(steps_of(dataset)):
+            try:
+                steps.append(self._checked(step))
+            except ValueError as error:
+                raise ValueError(f"demonstration {number}: {error}") from error
+        if not steps:
+            raise ValueError("there are no transitions in the demonstrations")
+        with self.learning_paused():
+            self.replay_buffer.add_demonstrations(steps)
+            self.demonstration_share = float(share)
+        return len(steps)
+
+    def _checked(self, step: Step) -> Step:
+        """A transition from elsewhere, if it could be one of the agent's own."""
+        self._check_seen("observation", step.observation)
+        self._check_seen("next observation", step.next_observation)
+        checks.check_finite("reward", np.float64(step.reward), 0, 0)
+        action = checks.check_executed_action(step.action, self.action_space, 0, 0)
+        if step.discount is not None:
+            checks.check_number("discount", step.discount, 0, 1, low_included=True)
+        return replace(step, action=action)
 
     def _check_one_loop(self, name: str) -> None:
         if self.n_envs != 1:

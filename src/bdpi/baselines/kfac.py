@@ -229,7 +229,7 @@ def precondition(
 
 
 def _decompose(factor: Tensor) -> tuple[Tensor, Tensor]:
-    # In single precision, matrices of low rank (few of many one-hot states were seen) sometimes do not converge, or give
-    # NaN without a word.
+    # In single precision, matrices of low rank (few of many one-hot states were seen) sometimes do not converge, or
+    # give NaN without a word.
     values, vectors = (part.to(factor.dtype) for part in torch.linalg.eigh(factor.double()))
     return values.clamp(min=0.0), vectors  # below zero only by rounding

@@ -1,0 +1,172 @@
+"""Transitions of others: kept apart, drawn with a share of each batch."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3 import DQN
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from bdpi import BDPI
+from bdpi.agents.journal import Journal, Step
+from bdpi.envs import ControlLoop
+
+SMALL: dict[str, Any] = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 1, "seed": 0}
+
+
+def make(env: Any = "CartPole-v1", policy: str = "MlpPolicy", **arguments: Any) -> BDPI:
+    return BDPI(policy, env, **{**SMALL, **arguments})
+
+
+def trajectory(n: int = 20, seed: int = 0) -> list[tuple[Any, ...]]:
+    env = gym.make("CartPole-v1")
+    env.action_space.seed(seed)
+    observation, _ = env.reset(seed=seed)
+    steps = []
+    while len(steps) < n:
+        action = env.action_space.sample()
+        following, reward, terminated, truncated, _ = env.step(action)
+        steps.append((observation, action, reward, following, terminated, truncated))
+        observation = env.reset()[0] if terminated or truncated else following
+    return steps
+
+
+def test_they_are_never_overwritten():
+    agent = make(buffer_size=32)
+    assert agent.add_demonstrations(trajectory(20)) == 20
+    assert agent.add_demonstrations(trajectory(5, seed=1), share=0.5) == 5
+    agent.learn(100)
+    held = agent.replay_buffer.transitions()
+    assert len(agent.replay_buffer) == 32
+    expected = [step[0] for step in (*trajectory(20), *trajectory(5, seed=1))]
+    np.testing.assert_array_equal(held.observations[32:], expected)
+    assert held.discounts[32:].tolist() == pytest.approx(
+        [0.0 if step[4] else 0.99 for step in (*trajectory(20), *trajectory(5, seed=1))]
+    )
+    assert agent.num_timesteps == 100
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.25, 4), (0.5, 8), (1.0, 16)])
+def test_the_share_of_a_batch(share, expected):
+    agent = make()
+    agent.add_demonstrations(trajectory(), share=share)
+    rng, first = np.random.default_rng(0), agent.buffer_size
+    assert agent.replay_buffer.draw(rng, (3, 16), share).min() >= first, "without experience, all are demonstrations"
+    agent.learn(30)
+    batches = agent.replay_buffer.draw(rng, (50, 16), share)
+    assert ((batches >= first).sum(axis=1) == expected).all()
+    assert set(np.unique(batches[batches >= first])) <= set(range(first, first + 20))
+    own = batches[batches < first]
+    assert own.size == 0 or own.max() < 30
+
+
+def test_learning_begins_with_them():
+    agent = make()
+    assert not agent.learn_once()
+    agent.add_demonstrations(trajectory())
+    assert agent.learn_once()
+
+
+def test_without_them_nothing_changes():
+    """The very same batches as ever."""
+    rng = np.random.default_rng(3)
+    agent = make().learn(40)
+    twin = np.random.default_rng(3)
+    np.testing.assert_array_equal(agent.replay_buffer.draw(rng, (2, 16), 0.25), twin.integers(0, 40, size=(2, 16)))
+
+
+def test_sources(tmp_path):
+    steps = trajectory()
+    agent = make()
+    with Journal(
+        tmp_path / "robot.sqlite", *(getattr(agent, f"{name}_space") for name in ("observation", "action"))
+    ) as j:
+        for step in steps:
+            j.append(Step(*step))
+        assert make().add_demonstrations(j) == 20
+    dqn = DQN("MlpPolicy", "CartPole-v1", learning_starts=1000).learn(20)
+    other = make().learn(20)
+    sources = [tmp_path / "robot.sqlite", str(tmp_path / "robot.sqlite"), [Step(*step) for step in steps], iter(steps)]
+    for source in (*sources, dqn.replay_buffer, other.replay_buffer):
+        found = make()
+        assert found.add_demonstrations(source) == 20
+        assert found.replay_buffer.n_demonstrations == 20
+    held, own = found.replay_buffer.transitions(), other.replay_buffer.transitions()
+    np.testing.assert_array_equal(held.next_observations[found.buffer_size :], own.next_observations)
+    np.testing.assert_array_equal(held.discounts[found.buffer_size :], own.discounts)
+
+
+def test_minari(tmp_path, monkeypatch):
+    minari = pytest.importorskip("minari", reason="Minari is not installed")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    env = minari.DataCollector(gym.make("CartPole-v1"))
+    total = 0
+    for seed in range(3):
+        env.reset(seed=seed)
+        done = False
+        while not done:
+            *_, terminated, truncated, _ = env.step(env.action_space.sample())
+            done = terminated or truncated
+            total += 1
+    dataset = env.create_dataset("test/cartpole-v0")
+    agent = make()
+    assert agent.add_demonstrations(dataset) == total
+    held = agent.replay_buffer.transitions()
+    assert (held.discounts[agent.buffer_size :] == 0).sum() == 3
+
+
+def test_several_environments_masks_and_dicts():
+    agent = make(DummyVecEnv([lambda: gym.make("CartPole-v1")] * 3))
+    assert agent.add_demonstrations(trajectory(20)) == 20
+    assert agent.replay_buffer.n_demonstrations == 21  # a whole number of rows
+    agent.learn(60)
+    space = spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "mode": spaces.Discrete(3)})
+    agent = make(ControlLoop(space, spaces.Discrete(2, start=4)), "MultiInputPolicy", batch_size=4)
+    seen = {"arm": np.zeros(2, np.float32), "mode": 1}
+    mask = np.array([True, False])
+    agent.add_demonstrations([Step(seen, 5, 1.0, seen, False, False, 0.5, mask, None)] * 6)
+    held = agent.replay_buffer.transitions()
+    assert held.actions[-1] == 1
+    assert held.discounts[-1] == 0.5
+    assert held.masks[-1].tolist() == [True, False]
+    assert held.next_masks[-1].tolist() == [True, True]
+    assert agent.learn_once()
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([(1, 2, 3)], "transition 0 must be"),
+        ([], "no transitions"),
+        (5, "must be a journal"),
+        ([(np.zeros(3), 0, 0.0, np.zeros(4), False, False)], r"demonstration 0: .*shape \(4,\)"),
+        ([(np.zeros(4), 2, 0.0, np.zeros(4), False, False)], "demonstration 0: .*not an action"),
+        ([(np.zeros(4), 0, np.nan, np.zeros(4), False, False)], "demonstration 0: .*not finite"),
+    ],
+)
+def test_nonsense_is_refused(bad, message):
+    agent = make()
+    with pytest.raises(ValueError, match=message):
+        agent.add_demonstrations(bad)
+    assert agent.replay_buffer.n_demonstrations == 0
+    with pytest.raises(ValueError, match="share"):
+        agent.add_demonstrations(trajectory(), share=0)
+
+
+def test_they_are_saved_with_the_memory(tmp_path):
+    agent = make()
+    agent.add_demonstrations(trajectory(), share=0.75)
+    agent.learn(30)
+    agent.save(tmp_path / "agent", include_buffer=True)
+    agent.replay_buffer.save_npz(tmp_path / "replay.npz")
+    loaded = BDPI.load(tmp_path / "agent")
+    again = make()
+    again.replay_buffer.load_npz(tmp_path / "replay.npz")
+    for other in (loaded, again):
+        assert other.replay_buffer.n_demonstrations == 20
+        before, after = agent.replay_buffer.transitions(), other.replay_buffer.transitions()
+        np.testing.assert_array_equal(before.observations, after.observations)
+        np.testing.assert_array_equal(before.discounts, after.discounts)
+    assert loaded.demonstration_share == 0.75
