@@ -101,16 +101,25 @@ def test_sources(tmp_path):
 def test_minari(tmp_path, monkeypatch):
     minari = pytest.importorskip("minari", reason="Minari is not installed")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    env = minari.DataCollector(gym.make("CartPole-v1"))
-    total = 0
+    from minari.data_collector import EpisodeBuffer
+
+    # Minari's collector of data needs JAX, its datasets do not.
+    buffers, total = [], 0
     for seed in range(3):
-        env.reset(seed=seed)
-        done = False
+        env = gym.make("CartPole-v1")
+        observations, actions, done = [env.reset(seed=seed)[0]], [], False
         while not done:
-            *_, terminated, truncated, _ = env.step(env.action_space.sample())
+            actions.append(env.action_space.sample())
+            observation, _, terminated, truncated, _ = env.step(actions[-1])
+            observations.append(observation)
             done = terminated or truncated
-            total += 1
-    dataset = env.create_dataset("test/cartpole-v0")
+        n = len(actions)
+        total += n
+        ended = [False] * (n - 1) + [True]
+        episode = (np.array(observations), np.array(actions), [1.0] * n, ended, [False] * n)
+        buffers.append(EpisodeBuffer(seed, seed, None, *episode, infos={}))
+    spaces_ = {"observation_space": env.observation_space, "action_space": env.action_space}
+    dataset = minari.create_dataset_from_buffers("test/cartpole-v0", buffers, **spaces_)
     agent = make()
     assert agent.add_demonstrations(dataset) == total
     held = agent.replay_buffer.transitions()
