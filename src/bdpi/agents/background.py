@@ -20,20 +20,30 @@ class Background:
     It alone touches the replay memory and the networks while it runs. What has been observed waits in a queue until the
     thread takes it over, between two epochs; after each epoch it publishes the actor.
 
-    :param epoch: makes one epoch, if there is enough experience; returns whether there was
+    :param epoch: makes one epoch
+    :param has_experience: whether there is enough of it for an epoch; what came before is not made up for
     :param learned: the actor's parameters that epochs change
     :param published: those that act
     """
 
-    def __init__(self, epoch: Callable[[], bool], learned: Tensor, published: Tensor) -> None:
-        self._epoch, self._learned, self._published = epoch, learned, published
-        self._waiting: deque[Callable[[], object]] = deque()
+    def __init__(
+        self,
+        epoch: Callable[[], object],
+        has_experience: Callable[[], bool],
+        learned: Tensor,
+        published: Tensor,
+    ) -> None:
+        self._epoch, self._has_experience = epoch, has_experience
+        self._learned, self._published = learned, published
+        self._waiting: deque[tuple[Callable[[], object], float]] = deque()
         self._due = 0.0
         self._error: BaseException | None = None
         self._stop = threading.Event()
         self._news = threading.Condition()
-        #: held while networks and memory change
-        self._working = threading.Lock()
+        #: held while networks and memory change; by the thread itself, when it saves the agent
+        self._working = threading.RLock()
+        #: held while something is observed, which changes more than one thing
+        self.observing = threading.RLock()
         #: held for a moment, while the copy that acts is read or written
         self.acting = threading.Lock()
         self._switch_interval = sys.getswitchinterval()
@@ -57,26 +67,24 @@ class Background:
         if self._error is not None:
             raise RuntimeError(f"learning in the background failed: {self._error}") from self._error
 
-    def later(self, store: Callable[[], object]) -> None:
-        """Have something done to the replay memory, between two epochs."""
-        self._waiting.append(store)
-
-    def add_due(self, epochs: float) -> None:
-        """Have more epochs made."""
-        with self._news:
-            self._due += epochs
-            self._news.notify_all()
+    def later(self, store: Callable[[], object], epochs: float = 0.0) -> None:
+        """Have something done to the replay memory, between two epochs, and then more epochs made."""
+        self._waiting.append((store, epochs))
+        self._tell()
 
     def wait_until_due(self, most: float) -> None:
         """Wait until no more epochs than these are to be made."""
         with self._news:
-            while self._due > most and self._error is None and not self._stop.is_set():
+            while self._is_behind(most) and self._error is None and not self._stop.is_set():
                 self._news.wait(_LOOK_AROUND)
+
+    def _is_behind(self, most: float) -> bool:
+        return self._due + sum(epochs for _, epochs in tuple(self._waiting)) > most
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Everything observed is in the memory, and nothing changes, while this lasts."""
-        with self._working:
+        with self._working, self.observing:
             self._take_over()
             self._publish()
             yield
@@ -90,15 +98,14 @@ class Background:
             while not self._stop.is_set():
                 with self._working:
                     self._take_over()
-                    due = self._due
-                    learned = due >= 1 and self._epoch()
-                    if learned:
+                    learns = self._due >= 1
+                    if learns:
+                        self._epoch()
+                        self._due -= 1
                         self._publish()
                 with self._news:
-                    if due >= 1:
-                        self._due -= 1 if learned else due  # without experience there is nothing to make up for
-                        self._news.notify_all()
-                    elif not self._waiting:
+                    self._news.notify_all()
+                    if not learns and not self._waiting and not self._stop.is_set():
                         self._news.wait(_LOOK_AROUND)
         except BaseException as error:  # whoever acts next is told
             self._error = error
@@ -106,7 +113,11 @@ class Background:
 
     def _take_over(self) -> None:
         while self._waiting:
-            self._waiting.popleft()()
+            store, epochs = self._waiting[0]
+            store()
+            if self._has_experience():
+                self._due += epochs
+            self._waiting.popleft()  # only now: until then, somebody who waits knows that there is something to do
 
     def _publish(self) -> None:
         with self.acting:

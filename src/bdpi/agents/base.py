@@ -91,6 +91,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         results.
     :param journal: file in which every transition is before the agent acts again; what is in it already becomes the
         agent's experience. See :class:`~bdpi.agents.journal.Journal`.
+    :param autosave: file to which the agent is saved now and then; see :meth:`save`
+    :param autosave_minutes: between two savings
     :param asynchronous: :meth:`learn` learns in the background while it acts. Results are then not repeatable.
     :param _init_setup_model: build the networks at once
     """
@@ -131,6 +133,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         learner: LearnerChoice = "auto",
         n_threads: int | None = None,
         journal: str | os.PathLike[str] | None = None,
+        autosave: str | os.PathLike[str] | None = None,
+        autosave_minutes: float = 5.0,
         asynchronous: bool = False,
         _init_setup_model: bool = True,
     ) -> None:
@@ -166,6 +170,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         self.learner_choice: LearnerChoice = learner
         self.n_threads = n_threads
         self.journal = journal
+        self.autosave, self.autosave_minutes = autosave, autosave_minutes
+        self._saved_at = time.monotonic()
         self.asynchronous = asynchronous
         #: says whose file it is; read before anything else of a saved agent is
         self.agent_class = type(self).__name__
@@ -208,6 +214,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         checks.check_integer("gradient_steps", self.gradient_steps, -1)
         if self.n_threads is not None:
             checks.check_integer("n_threads", self.n_threads, 1)
+        checks.check_number("autosave_minutes", self.autosave_minutes, 0)
         checks.check_integer("stats_window_size", self._stats_window_size, 1)
         checks.check_train_freq(self.train_freq, self.n_envs)
 
@@ -310,6 +317,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         if epochs:
             self.logger.record("train/milliseconds_per_epoch", 1000 * elapsed / epochs)
+        self._autosave_if_due()
 
     def _epoch(self, hyperparameters: Hyperparameters, batch_size: int) -> None:
         assert self._generator is not None
@@ -454,11 +462,11 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         :param include_buffer: with the replay memory
         """
         left_out = (set(self._excluded_save_params()) | set(exclude or ())) - set(include or ())
+        arrays: Arrays = {}
         with self.learning_paused():
-            arrays: Arrays = {}
             attributes = {
                 name: encode(value, arrays, f"attributes.{name}")
-                for name, value in vars(self).items()
+                for name, value in list(vars(self).items())
                 if name not in left_out
             }
             parts = {"learner": self.agent_learner.learner.state_dict(), "policy": self._policy_arrays()}
@@ -466,13 +474,15 @@ class EnsembleAlgorithm(SteppingAlgorithm):
                 parts["replay"] = self.replay_buffer.held()
             for part, named in parts.items():
                 arrays |= {f"{part}.{name}": array for name, array in named.items()}
-            document = {
-                "class": type(self).__name__,
-                "bdpi": _version(),
-                "parts": list(parts),
-                "attributes": attributes,
-            }
-            write_agent(path, document, arrays)
+            arrays = {name: array.copy(order="C") for name, array in arrays.items()}
+        about = {"class": type(self).__name__, "bdpi": _version(), "parts": list(parts)}
+        write_agent(path, {**about, "attributes": attributes}, arrays)
+
+    def _autosave_if_due(self) -> None:
+        if self.autosave is not None and time.monotonic() >= self._saved_at + 60 * self.autosave_minutes:
+            # With a journal, the experience is in a file already.
+            self.save(self.autosave, include_buffer=self._journal is None)
+            self._saved_at = time.monotonic()
 
     def _policy_arrays(self) -> Arrays:
         return {name: tensor.cpu().numpy() for name, tensor in self.policy.state_dict().items()}
@@ -485,7 +495,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
         derived += ["acted_by", "_warned_of_masks", "_background", "_begun", "_acted_mask"]
-        derived += ["journal", "_journal", "lr_schedule", "start_time"]
+        derived += ["journal", "_journal", "autosave", "_saved_at", "lr_schedule", "start_time"]
         return [*super()._excluded_save_params(), *derived, "_device_is_free"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:

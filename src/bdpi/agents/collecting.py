@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections.abc import Callable
@@ -112,6 +113,30 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         masks: tuple[BoolArray, BoolArray] | None,
     ) -> None:
         """Keep one transition of each environment, first in the journal, then in the replay memory."""
+
+        def store() -> None:
+            self.replay_buffer.add(observations, next_observations, actions, rewards, dones, infos)
+            if masks is not None:
+                self.replay_buffer.mask_last(*masks)
+
+        with self.observing():
+            self._write_journal(observations, next_observations, actions, rewards, dones, infos, masks)
+            self._change_memory(store)
+
+    def observing(self) -> contextlib.AbstractContextManager[Any]:
+        """While this lasts, nobody else sees the agent, which may be half changed."""
+        return contextlib.nullcontext()
+
+    def _write_journal(
+        self,
+        observations: Any,
+        next_observations: Any,
+        actions: IntArray,
+        rewards: FloatArray,
+        dones: Any,
+        infos: list[dict[str, Any]],
+        masks: tuple[BoolArray, BoolArray] | None,
+    ) -> None:
         if self._journal is not None:
             for index, info in enumerate(infos):
                 self._journaled = self._journal.append(
@@ -127,13 +152,6 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                         next_mask=None if masks is None else masks[1][index],
                     )
                 )
-
-        def store() -> None:
-            self.replay_buffer.add(observations, next_observations, actions, rewards, dones, infos)
-            if masks is not None:
-                self.replay_buffer.mask_last(*masks)
-
-        self._change_memory(store)
 
     def _open_journal(self, path: str | os.PathLike[str]) -> None:
         """Go on with a journal, and with what is in it."""

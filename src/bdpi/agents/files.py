@@ -31,12 +31,11 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
 
     :param path: ``.zip`` is added where there is no ending, and folders are made; or an open file
     :param document: JSON
-    :param arrays: by their names
+    :param arrays: by their names; contiguous
     """
     header = {"format": FORMAT, "version": VERSION}
     text = json.dumps({**header, **document}, indent=1, allow_nan=False).encode()
-    contiguous = {name: array.copy(order="C") for name, array in arrays.items()}
-    parts = {_DOCUMENT: text, _ARRAYS: safetensors.numpy.save(contiguous)}
+    parts = {_DOCUMENT: text, _ARRAYS: safetensors.numpy.save(arrays)}
 
     def write(file: Any) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:

@@ -98,23 +98,24 @@ class SteppingAlgorithm(CollectingAlgorithm):
             checks.check_discount(info, step, 0)
         masks = self._observed_masks(mask, next_mask, bool(terminated))
         done = bool(terminated) or bool(truncated)
-        self._normalize(next_observation, float(reward), done)
-        self._remember(
-            _batch_of_one(observation),
-            _batch_of_one(next_observation),
-            np.array([[action]]),
-            np.array([reward], dtype=np.float32),
-            np.array([done]),
-            [info],
-            masks,
-        )
-        self.num_timesteps += 1
-        self._acted_mask = None
-        if done:
-            self._episode_num += 1
-            self._episodes_ended(np.array([0]))
+        with self.observing():
+            self._normalize(next_observation, float(reward), done)
+            self._remember(
+                _batch_of_one(observation),
+                _batch_of_one(next_observation),
+                np.array([[action]]),
+                np.array([reward], dtype=np.float32),
+                np.array([done]),
+                [info],
+                masks,
+            )
+            self.num_timesteps += 1
+            self._acted_mask = None
+            if done:
+                self._episode_num += 1
+                self._episodes_ended(np.array([0]))
         if self._background is not None:
-            self._background.add_due(self._epochs_per_step())
+            self._background.later(lambda: None, self._epochs_per_step())
 
     def learn_once(self) -> bool:
         """One learning epoch; returns whether there was enough experience for it."""
@@ -218,7 +219,9 @@ class SteppingAlgorithm(CollectingAlgorithm):
             )
         published = learned.detach().cpu().clone()
         bind_parameters(self.policy.actor, published)
-        self._background = Background(self._learn_once, learned, published)
+        self._background = Background(
+            self._learn_once, lambda: self._has_experience(self.batch_size), learned, published
+        )
         self._background.start()
 
     def stop_learning(self) -> None:
@@ -238,6 +241,10 @@ class SteppingAlgorithm(CollectingAlgorithm):
     def acting(self) -> contextlib.AbstractContextManager[Any]:
         """While this lasts, the networks that act do not change."""
         return contextlib.nullcontext() if self._background is None else self._background.acting
+
+    def observing(self) -> contextlib.AbstractContextManager[Any]:
+        """While this lasts, nobody else sees the agent, which may be half changed."""
+        return contextlib.nullcontext() if self._background is None else self._background.observing
 
     @contextlib.contextmanager
     def learning_paused(self) -> Iterator[None]:
@@ -265,7 +272,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
     def _have_learned(self, background: Background, epochs: int) -> None:
         """:meth:`learn` has made some steps: have them learned from, and do not run too far ahead."""
         background.check()
-        background.add_due(epochs)
+        background.later(lambda: None, epochs)
         background.wait_until_due(_MOST_DUE)
         background.check()
 

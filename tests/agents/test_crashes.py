@@ -1,0 +1,51 @@
+"""A robot that is killed at any moment goes on where it was, with everything it has seen."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bdpi.agents.journal import Journal
+
+ROBOT = Path(__file__).with_name("robot.py")
+KILLS = int(os.environ.get("BDPI_KILLS", "20"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [[], ["background"]], ids=["in turn", "in the background"])
+def test_killed_at_random_moments(tmp_path, mode):
+    """BDPI_KILLS=200 in the environment tries longer."""
+    rng = np.random.default_rng(len(mode))
+    record: list[int] = []  # actions that the robot said it had observed
+    learned = []
+    for _ in range(max(2, KILLS // 2)):
+        command = [sys.executable, str(ROBOT), str(tmp_path), *mode]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            time.sleep(float(rng.uniform(0, 0.6)))
+            process.send_signal(signal.SIGKILL)
+            lines, errors = process.communicate()
+        assert first.startswith("has"), errors[-2000:]
+        steps, memory, epochs = (int(number) for number in first.split()[1:])
+        assert steps >= len(record), "a transition is lost"
+        assert steps <= len(record) + 1, "the journal holds more than happened"
+        assert memory == steps
+        learned.append(epochs)
+        said = [line.split() for line in lines.splitlines() if len(line.split()) == 3]
+        for word, number, action in said:
+            if word == "observed":
+                # what was in the file, but not said before the robot was killed
+                record += [-1] * (int(number) - len(record))
+                record.append(int(action))
+        with Journal(tmp_path / "robot.sqlite") as journal:
+            actions = [step.action for step in journal.steps()]
+        assert len(record) <= len(actions) <= len(record) + 1
+        assert all(known in (-1, found) for known, found in zip(record, actions, strict=False))
+    assert learned[-1] > 0, "it went on learning from one life to the next"
+    assert sum(actions[-50:]) > sum(actions[:50]), "and learned to go right"
