@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup train test lint bench bench-gpu figures learning clean
+.PHONY: help setup train test lint bench bench-gpu bench-robot demonstrations figures learning clean
 
 help: ## What can be done here
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## Virtual environment, compiled learner, package
 
@@ -35,6 +35,12 @@ bench: $(INSTALLED) ## Speed of the learners against a textbook PyTorch one, and
 
 bench-gpu: $(INSTALLED) ## Milliseconds per step of many runs on a GPU, beside what its arithmetic allows
 	@$(BIN)/python benchmarks/gpu.py
+
+bench-robot: $(INSTALLED) ## How long a robot waits: act while learning, and the journal
+	@$(BIN)/python benchmarks/robot.py
+
+demonstrations: $(INSTALLED) ## Table-v0 with five demonstrations (a quarter of an hour)
+	@$(BIN)/python benchmarks/demonstrations.py
 
 figures: $(INSTALLED) ## The README's figure: four FrozenLake runs against the paper's curve
 	@$(BIN)/python benchmarks/frozenlake_figure.py

@@ -21,7 +21,7 @@ def test_the_example_trains_evaluates_saves_and_loads(tmp_path, monkeypatch, cap
 
 def test_every_make_target_it_names_exists():
     makefile = README.with_name("Makefile").read_text()
-    targets = set(re.findall(r"^make ([a-z]+)|`make ([a-z]+)`", README.read_text(), flags=re.MULTILINE))
+    targets = set(re.findall(r"^make ([a-z-]+)|`make ([a-z-]+)`", README.read_text(), flags=re.MULTILINE))
     targets = {first or second for first, second in targets}
     assert {"train", "test", "bench", "figures"} <= targets
     for target in targets:

@@ -32,6 +32,7 @@ from stable_baselines3.common.utils import FloatSchedule, check_for_correct_spac
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
 from bdpi.agents.files import File, read_agent, write_agent
+from bdpi.agents.journal import Journal
 from bdpi.agents.learners import AgentLearner, LearnerChoice, network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.plain import Arrays, Foreign, decode, encode
@@ -132,7 +133,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         device: torch.device | str = "auto",
         learner: LearnerChoice = "auto",
         n_threads: int | None = None,
-        journal: str | os.PathLike[str] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
         autosave: str | os.PathLike[str] | None = None,
         autosave_minutes: float = 5.0,
         asynchronous: bool = False,

@@ -153,14 +153,18 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                     )
                 )
 
-    def _open_journal(self, path: str | os.PathLike[str]) -> None:
+    def _open_journal(self, given: str | os.PathLike[str] | Journal) -> None:
         """Go on with a journal, and with what is in it."""
-        journal = Journal(path, self.observation_space, self.action_space)
+        if isinstance(given, Journal):
+            journal = given
+            journal.check_spaces(self.observation_space, self.action_space)
+        else:
+            journal = Journal(given, self.observation_space, self.action_space)
         if journal.last < self._journaled:
             journal.close()
             raise ValueError(
-                f"{path} has {journal.last} transitions, but the agent has seen {self._journaled} of its journal: this "
-                "is another one"
+                f"{journal.path} has {journal.last} transitions, but the agent has seen {self._journaled} of its journal: "
+                "this is another one"
             )
         self._journal = journal
         if len(self.replay_buffer) == 0:

@@ -120,9 +120,9 @@ class Journal:
                 run("INSERT INTO about VALUES (?, ?)", (name, json.dumps(describe(space))))
             run("COMMIT")
         self.observation_space, self.action_space = (
-            self._space(name, wanted)
-            for name, wanted in (("observation_space", observation_space), ("action_space", action_space))
+            self._space(name) for name in ("observation_space", "action_space")
         )
+        self.check_spaces(observation_space, action_space)
         if not isinstance(self.action_space, spaces.Discrete):
             raise JournalError(f"{self.path}: its action space, {self.action_space}, is not Discrete")
         self._parts = _layout(self.observation_space)
@@ -142,22 +142,24 @@ class Journal:
         if strange or not {"about", "transitions"} <= tables.keys():
             raise JournalError(f"{self.path} is damaged: it has {', '.join(tables) or 'nothing'} in it")
 
-    def _space(self, name: str, wanted: spaces.Space[Any] | None) -> spaces.Space[Any]:
-        rows = self._file.run("SELECT value FROM about WHERE name = ?", (name,))
-        if len(rows) != 1:
-            raise JournalError(f"{self.path} is damaged: it does not say its {name}")
-        try:
-            described = json.loads(rows[0][0])
-            space = space_of(described)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise JournalError(f"{self.path} is damaged: {name}: {error}") from error
-        if wanted is not None:
-            differs = difference(describe(space), describe(wanted))
+    def check_spaces(self, observation_space: spaces.Space[Any] | None, action_space: spaces.Space[Any] | None) -> None:
+        """:raises JournalError: when the journal is of another environment; None: it does not matter"""
+        pairs = {"observation_space": observation_space, "action_space": action_space}
+        for name, wanted in pairs.items():
+            differs = None if wanted is None else difference(describe(getattr(self, name)), describe(wanted))
             if differs:
                 raise JournalError(
                     f"{self.path} is the journal of another environment: {name}: {differs}. Choose another file."
                 )
-        return space
+
+    def _space(self, name: str) -> spaces.Space[Any]:
+        rows = self._file.run("SELECT value FROM about WHERE name = ?", (name,))
+        if len(rows) != 1:
+            raise JournalError(f"{self.path} is damaged: it does not say its {name}")
+        try:
+            return space_of(json.loads(rows[0][0]))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise JournalError(f"{self.path} is damaged: {name}: {error}") from error
 
     # -- writing ------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Journals as files for other programs, there and back: NumPy's NPZ, and Parquet.
 
 Both have a column for each part of a transition: ``observations`` (of Dict spaces: ``observations.KEY``),
-``next_observations``, ``actions``, ``rewards``, ``terminated``, ``truncated``, ``discounts`` (NaN or null: the agent's),
-``masks`` and ``next_masks``; and the spaces as JSON. Neither runs anything when it is read.
+``next_observations``, ``actions``, ``rewards``, ``terminated``, ``truncated``, ``discounts`` (NaN or null: that of the
+agent), ``masks`` and ``next_masks``; and the spaces as JSON. Neither runs anything when it is read.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def export_npz(journal: Journal, path: str | os.PathLike[str], progress: Progres
     return done
 
 
-def import_npz(
-    path: str | os.PathLike[str], journal_path: str | os.PathLike[str], progress: Progress = _silent
-) -> int:
+def import_npz(path: str | os.PathLike[str], journal_path: str | os.PathLike[str], progress: Progress = _silent) -> int:
     """Append the transitions of :func:`export_npz` to a journal, all or none; returns how many.
 
     :param path: of the NumPy file
@@ -138,7 +136,7 @@ def _npz_chunks(path: Path, columns: Columns) -> Iterator[tuple[Chunk, int]]:
                 name: columns.converted(name, _read_rows(files[name], name, (rows, *shape[1:]), dtype))
                 for name, (shape, dtype) in headers.items()
             }
-            yield _completed(arrays, columns), n
+            yield _completed(arrays, columns, start), n
         for name, file in files.items():
             if file.read(1):
                 raise ValueError(f"{name} is longer than it says")
@@ -223,7 +221,7 @@ def import_parquet(
 
 
 def _parquet_chunks(path: Path, columns: Columns) -> Iterator[tuple[Chunk, int]]:
-    _, parquet = _pyarrow()
+    arrow, parquet = _pyarrow()
     with _explained(path), parquet.ParquetFile(path, page_checksum_verification=True) as file:
         held = [name for name in columns.named if name in file.schema_arrow.names]
         _check_complete(held, columns)
@@ -241,21 +239,21 @@ def _parquet_chunks(path: Path, columns: Columns) -> Iterator[tuple[Chunk, int]]
                     columns.named[name].dtype,
                 )
                 values[given[name]] = columns.converted(
-                    name, _numpy_array(batch.column(name).drop_null(), columns.named[name].shape, name)
+                    name, _numpy_array(arrow, batch.column(name).drop_null(), columns.named[name].shape, name)
                 )
                 arrays[name] = values
+            yield _completed(arrays, columns, done, given), n
             done += len(batch)
-            yield _completed(arrays, columns, given), n
         if done != n:
             raise ValueError(f"it has {done} transitions instead of {n}")
 
 
-def _numpy_array(array: Any, shape: tuple[int, ...], name: str) -> NDArray[Any]:
+def _numpy_array(arrow: Any, array: Any, shape: tuple[int, ...], name: str) -> NDArray[Any]:
     n = len(array)
     if shape:
-        if not hasattr(array, "flatten") or not hasattr(array.type, "value_type"):
+        if not hasattr(array.type, "value_type"):
             raise ValueError(f"{name} holds {array.type}, where lists belong")
-        lengths = np.array([len(part) for part in array])
+        lengths = arrow.compute.list_value_length(array).to_numpy(zero_copy_only=False)
         if (lengths != int(np.prod(shape))).any():
             raise ValueError(f"{name} has lists that do not have {int(np.prod(shape))} numbers")
         array = array.flatten()
@@ -268,6 +266,7 @@ def _numpy_array(array: Any, shape: tuple[int, ...], name: str) -> NDArray[Any]:
 def _pyarrow() -> tuple[Any, Any]:
     try:
         import pyarrow
+        import pyarrow.compute
         import pyarrow.parquet
     except ImportError as error:
         raise JournalError('Parquet needs pyarrow: pip install "bdpi[parquet]", or use a file .npz') from error
@@ -284,20 +283,22 @@ def _check_complete(held: list[str], columns: Columns) -> None:
 
 
 def _completed(
-    arrays: dict[str, NDArray[Any]], columns: Columns, given: dict[str, NDArray[np.bool_]] | None = None
+    arrays: dict[str, NDArray[Any]], columns: Columns, before: int, given: dict[str, NDArray[np.bool_]] | None = None
 ) -> Chunk:
-    """A chunk with the masks that the file has, if any."""
+    """A chunk with the masks that the file has, if any, and whose transitions make sense."""
     rows, which = len(arrays["actions"]), {}
     for name in (f"{mask}s" for mask in MASKS):
         which[name] = np.full(rows, name in arrays) if given is None or name not in given else given[name]
         arrays.setdefault(name, np.ones((rows, *columns.named[name].shape), dtype=bool))
-    return Chunk(arrays, which)
+    chunk = Chunk(arrays, which)
+    columns.check(chunk, before)
+    return chunk
 
 
 def _append(
     chunks: Iterator[tuple[Chunk, int]], columns: Columns, journal_path: str | os.PathLike[str], progress: Progress
 ) -> int:
-    """Check the chunks and write them, all or none."""
+    """Write the chunks, all or none."""
     target = Path(journal_path)
     is_new = not target.exists() or target.stat().st_size == 0
     # A new journal is written beside its place: whoever looks there finds all of it, or nothing.

@@ -1,0 +1,332 @@
+"""Journals as NPZ and Parquet: what comes back is what was there, or an error that says why not."""
+
+import json
+import os
+import sqlite3
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from bdpi.agents.journal import Journal, JournalError, Step
+from bdpi.agents.journal_files import export_npz, export_parquet, import_npz, import_parquet
+
+SPACES = [
+    spaces.Box(-1, np.inf, (2, 3), np.float32),
+    spaces.Box(np.array([0.0, -5]), np.array([1.5, 5]), dtype=np.float64),
+    spaces.Box(0, 255, (4, 4, 3), np.uint8),
+    spaces.Discrete(7, start=-2),
+    spaces.MultiDiscrete([3, 4]),
+    spaces.MultiBinary(5),
+    spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "mode": spaces.Discrete(3)}),
+]
+ACTIONS = spaces.Discrete(4, start=1)
+names = pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
+
+try:
+    import pyarrow
+    import pyarrow.parquet
+except ImportError:
+    pyarrow = None
+needs_pyarrow = pytest.mark.skipif(pyarrow is None, reason="pyarrow is not installed")
+KINDS: list[Any] = [
+    pytest.param((export_npz, import_npz, "npz"), id="npz"),
+    pytest.param((export_parquet, import_parquet, "parquet"), id="parquet", marks=needs_pyarrow),
+]
+kinds = pytest.mark.parametrize("kind", KINDS)
+Kind = tuple[Callable[..., int], Callable[..., int], str]
+
+
+def written(path: Path, space: spaces.Space[Any], n: int = 12, masks: bool = True, seed: int = 0) -> Path:
+    space.seed(seed)
+    rng = np.random.default_rng(seed)
+    with Journal(path, space, ACTIONS) as journal:
+        for number in range(n):
+            journal.append(
+                Step(
+                    space.sample(),
+                    int(rng.integers(1, 5)),
+                    float(rng.normal()),
+                    space.sample(),
+                    terminated=number % 3 == 0,
+                    truncated=number % 3 == 1,
+                    discount=None if number % 2 else 0.5,
+                    mask=None if number % 4 or not masks else np.array([True, False, True, True]),
+                )
+            )
+    return path
+
+
+def read(path: Path) -> list[Step]:
+    with Journal(path) as journal:
+        return list(journal.steps())
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return np.array_equal(a, b) and np.asarray(a).dtype == np.asarray(b).dtype
+
+
+def alike(before: Step, after: Step, masks_are_filled: bool) -> bool:
+    """Without a mask, every action is allowed; NPZ has no way to leave some rows of an array out."""
+    one, other = dict(vars(before)), dict(vars(after))
+    if masks_are_filled and one["mask"] is None and other["mask"] is not None:
+        one["mask"] = np.ones(4, dtype=bool)
+    return all(same(one[name], other[name]) for name in one)
+
+
+def export(kind: Kind, journal: Path, path: Path) -> Path:
+    with Journal(journal) as opened:
+        kind[0](opened, path)
+    return path
+
+
+@kinds
+@names
+def test_there_and_back(space, kind, tmp_path):
+    first = written(tmp_path / "first.sqlite", space)
+    file = export(kind, first, tmp_path / f"file.{kind[2]}")
+    told: list[tuple[int, int]] = []
+    assert kind[1](file, tmp_path / "second.sqlite", lambda *how_far: told.append(how_far)) == 12
+    assert told[-1] == (12, 12)
+    with Journal(tmp_path / "second.sqlite") as journal:
+        assert (journal.observation_space, journal.action_space) == (space, ACTIONS)
+    for before, after in zip(read(first), read(tmp_path / "second.sqlite"), strict=True):
+        assert alike(before, after, masks_are_filled=kind[2] == "npz")
+    assert kind[1](file, tmp_path / "second.sqlite") == 12  # behind what is there
+    assert len(read(tmp_path / "second.sqlite")) == 24
+    assert sorted(os.listdir(tmp_path)) == sorted(["first.sqlite", "second.sqlite", file.name])
+
+
+@kinds
+def test_many_transitions_and_none(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("bdpi.agents.journal_columns._MOST_ROWS", 100)
+    for n in (0, 100, 1234):
+        first = written(tmp_path / f"{n}.sqlite", SPACES[6], n, masks=False)
+        file = export(kind, first, tmp_path / f"{n}.{kind[2]}")
+        assert kind[1](file, tmp_path / f"{n}-again.sqlite") == n
+        again = read(tmp_path / f"{n}-again.sqlite")
+        assert all(alike(*pair, masks_are_filled=False) for pair in zip(read(first), again, strict=True))
+
+
+def test_the_arrays_of_an_npz_file(tmp_path):
+    file = export(KINDS[0].values[0], written(tmp_path / "j.sqlite", SPACES[6]), tmp_path / "file.npz")
+    with np.load(file, allow_pickle=False) as arrays:
+        shapes = {name: arrays[name].shape for name in arrays.files}
+        assert json.loads(str(arrays["spaces"]))["observation_space"]["type"] == "Dict"
+        assert np.isnan(arrays["discounts"]).sum() == 6
+        assert arrays["masks"].sum() == 12 * 4 - 3
+    assert shapes == {
+        "observations.arm": (12, 2),
+        "observations.mode": (12,),
+        "next_observations.arm": (12, 2),
+        "next_observations.mode": (12,),
+        **dict.fromkeys(("actions", "rewards", "terminated", "truncated", "discounts"), (12,)),
+        "masks": (12, 4),
+        "spaces": (),
+    }
+
+
+@needs_pyarrow
+def test_the_table_of_a_parquet_file(tmp_path):
+    file = export(KINDS[1].values[0], written(tmp_path / "j.sqlite", SPACES[6]), tmp_path / "file.parquet")
+    table = pyarrow.parquet.read_table(file)
+    steps = read(tmp_path / "j.sqlite")
+    assert table["rewards"].to_pylist() == [step.reward for step in steps]
+    assert table["discounts"].to_pylist() == [step.discount for step in steps]
+    assert table["masks"].to_pylist() == [None if step.mask is None else step.mask.tolist() for step in steps]
+    assert table["observations.arm"].to_pylist() == [step.observation["arm"].tolist() for step in steps]
+
+
+@kinds
+def test_other_spaces_are_refused_with_the_difference(kind, tmp_path):
+    file = export(kind, written(tmp_path / "box.sqlite", SPACES[0]), tmp_path / f"file.{kind[2]}")
+    others = {
+        "observation_space: Discrete there, Box here": written(tmp_path / "discrete.sqlite", SPACES[3]),
+        "observation_space: dtype uint8 there, float32 here": written(tmp_path / "image.sqlite", SPACES[2]),
+    }
+    with Journal(tmp_path / "actions.sqlite", SPACES[0], spaces.Discrete(3)):
+        others["action_space: n 3 there, 4 here"] = tmp_path / "actions.sqlite"
+    for message, path in others.items():
+        before = path.read_bytes()
+        with pytest.raises(JournalError, match=message):
+            kind[1](file, path)
+        assert path.read_bytes() == before
+
+
+def altered(file: Path, to: Path, **arrays: Any) -> Path:
+    """A copy of an NPZ file in which some arrays are others; None: missing."""
+    with np.load(file, allow_pickle=False) as given:
+        held = {name: given[name] for name in given.files} | arrays
+    np.savez_compressed(to, **{name: array for name, array in held.items() if array is not None})
+    return to
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("observations", lambda a: np.where(np.arange(12)[:, None] == 4, np.nan, a), "of transition 5 is nan, not fin"),
+        ("next_observations", lambda a: a[:, :1], r"next_observations has shape \(12, 1\), where \(12, 2\) belongs"),
+        ("rewards", lambda a: np.where(np.arange(12) == 11, np.inf, a), "rewards of transition 12 is inf, not finite"),
+        ("rewards", lambda a: a[:11], r"rewards has shape \(11,\), where \(12,\) belongs"),
+        ("rewards", lambda a: a.astype(str), "rewards is <U.*, where float64 belongs"),
+        ("rewards", lambda a: a.astype(object), "cannot be imported"),
+        ("actions", lambda a: a + 1, "actions of transition .* is 5, not an action"),
+        ("actions", lambda a: a.astype(float), "actions is float64, where int64 belongs"),
+        ("actions", lambda a: np.array(3), "cannot be imported"),
+        ("discounts", lambda a: a * 3, r"discounts of transition 1 is 1.5, not from 0 to 1"),
+        ("terminated", lambda a: a.astype(np.int64), "terminated is int64, where bool belongs"),
+        ("masks", lambda a: a[:, :3], "masks has shape"),
+        ("truncated", lambda a: None, "it has no truncated"),
+        ("spaces", lambda a: None, "it has no array spaces"),
+        ("spaces", lambda a: np.array("{}"), "does not say that it holds a journal"),
+        ("spaces", lambda a: np.array("[" * 100_000), "cannot be imported"),
+        ("spaces", lambda a: np.array(str(a).replace('"version": 1', '"version": 2')), "use a newer bdpi"),
+        (
+            "spaces",
+            lambda a: np.array(str(a).replace("Discrete", "Strange")),
+            "not the description of a space.*Strange",
+        ),
+    ],
+)
+def test_values_that_make_no_sense(name, change, message, tmp_path):
+    file = export(KINDS[0].values[0], written(tmp_path / "j.sqlite", SPACES[1]), tmp_path / "file.npz")
+    with np.load(file, allow_pickle=False) as given:
+        wrong = altered(file, tmp_path / "wrong.npz", **{name: change(given[name])})
+    before = (tmp_path / "j.sqlite").read_bytes()
+    for target in ("j.sqlite", "new.sqlite"):
+        with pytest.raises(JournalError, match=message):
+            import_npz(wrong, tmp_path / target)
+    assert (tmp_path / "j.sqlite").read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["file.npz", "j.sqlite", "wrong.npz"]
+
+
+def test_numbers_outside_their_space(tmp_path):
+    for number, message in ((3, "of transition 7 is 5, outside its space"), (4, "of transition 7 is 4, outside")):
+        space = SPACES[number]
+        file = export(KINDS[0].values[0], written(tmp_path / f"{number}.sqlite", space), tmp_path / "file.npz")
+        with np.load(file, allow_pickle=False) as given:
+            observations = given["observations"].copy()
+        observations[6] = 5 if number == 3 else [2, 4]
+        with pytest.raises(JournalError, match=message):
+            import_npz(altered(file, tmp_path / "wrong.npz", observations=observations), tmp_path / "new.sqlite")
+
+
+def test_smaller_numbers_are_converted(tmp_path):
+    file = export(KINDS[0].values[0], written(tmp_path / "j.sqlite", SPACES[1]), tmp_path / "file.npz")
+    with np.load(file, allow_pickle=False) as given:
+        smaller = {"actions": given["actions"].astype(np.uint8), "rewards": given["rewards"].astype(">f4")}
+    import_npz(altered(file, tmp_path / "small.npz", **smaller), tmp_path / "new.sqlite")
+    assert [step.action for step in read(tmp_path / "new.sqlite")] == smaller["actions"].tolist()
+    assert [step.reward for step in read(tmp_path / "new.sqlite")] == smaller["rewards"].tolist()
+
+
+@kinds
+def test_files_of_another_kind(kind, tmp_path):
+    (tmp_path / "text").write_text("a shopping list")
+    (tmp_path / "empty").touch()
+    with zipfile.ZipFile(tmp_path / "archive", "w") as archive:
+        archive.writestr("notes.txt", "milk")
+    for name in ("text", "empty", "archive"):
+        with pytest.raises(JournalError, match="damaged, or another kind of file"):
+            kind[1](tmp_path / name, tmp_path / "new.sqlite")
+    with pytest.raises(FileNotFoundError):
+        kind[1](tmp_path / "nowhere", tmp_path / "new.sqlite")
+    good = export(kind, written(tmp_path / "j.sqlite", SPACES[0]), tmp_path / "good")
+    with pytest.raises(JournalError, match="is not a journal"):
+        kind[1](good, tmp_path / "text")
+    assert (tmp_path / "text").read_text() == "a shopping list"
+    assert not (tmp_path / "new.sqlite").exists()
+
+
+@kinds
+def test_damage_is_named_or_does_no_harm(kind, tmp_path):
+    """Checksums find what is damaged in the data; what is damaged elsewhere is an error, or does not matter."""
+    first = written(tmp_path / "j.sqlite", SPACES[6], 40)
+    good = export(kind, first, tmp_path / "good")
+    kind[1](good, tmp_path / "good.sqlite")
+    expected = read(tmp_path / "good.sqlite")
+    whole, rng, imported = good.read_bytes(), np.random.default_rng(0), 0
+    for number in range(150):
+        damaged = bytearray(whole)
+        if number % 3 == 0:
+            for _ in range(int(rng.integers(1, 8))):
+                damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
+        elif number % 3 == 1:
+            del damaged[int(rng.integers(1, len(damaged))) :]
+        else:
+            start = int(rng.integers(len(damaged)))
+            damaged[start : start + 16] = rng.bytes(16)
+        (tmp_path / "bad").write_bytes(damaged)
+        target = tmp_path / f"{number}.sqlite"
+        try:
+            kind[1](tmp_path / "bad", target)
+        except JournalError:
+            assert not target.exists()
+            continue
+        imported += 1
+        if kind[2] == "npz":  # which has a checksum for everything but its directory
+            assert all(alike(*pair, masks_are_filled=True) for pair in zip(expected, read(target), strict=True))
+        else:
+            assert all(np.isfinite(step.reward) for step in read(target))
+    assert imported < 75
+
+
+def test_a_journal_that_a_robot_has_open_is_read_but_not_added_to(tmp_path):
+    """SQLite's write-ahead log lets others read meanwhile."""
+    path = written(tmp_path / "robot.sqlite", SPACES[0])
+    step = read(path)[0]
+    with Journal(path) as robot:
+        robot.append(step)
+        file = export(KINDS[0].values[0], path, tmp_path / "file.npz")
+        with np.load(file, allow_pickle=False) as arrays:
+            assert len(arrays["actions"]) == 13
+        with pytest.raises(JournalError, match=r"Another program has it open; stop that first"):
+            import_npz(file, path)
+        robot.append(step)
+        assert len(robot) == 14
+    assert import_npz(file, path) == 13
+    assert len(read(path)) == 27
+
+
+def test_a_full_disk_adds_nothing(tmp_path, monkeypatch):
+    path = written(tmp_path / "small.sqlite", SPACES[0])
+    file = export(KINDS[0].values[0], written(tmp_path / "large.sqlite", SPACES[0], 2000), tmp_path / "file.npz")
+
+    class Cramped(Journal):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._file.run("PRAGMA max_page_count = 10")
+
+    monkeypatch.setattr("bdpi.agents.journal_files.Journal", Cramped)
+    for target in ("small.sqlite", "new.sqlite"):
+        with pytest.raises(JournalError, match="full"):
+            import_npz(file, tmp_path / target)
+    assert len(read(path)) == 12
+    assert sorted(os.listdir(tmp_path)) == ["file.npz", "large.sqlite", "small.sqlite"]
+
+
+def test_a_damaged_journal_is_not_exported(tmp_path):
+    path = written(tmp_path / "j.sqlite", SPACES[0])
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE transitions SET action = 99 WHERE id = 5")
+    connection.commit()
+    connection.close()
+    (tmp_path / "file.npz").write_text("what was there before")
+    with pytest.raises(JournalError, match="transition 5 makes no sense"):
+        export(KINDS[0].values[0], path, tmp_path / "file.npz")
+    assert (tmp_path / "file.npz").read_text() == "what was there before"
+
+
+def test_without_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(JournalError, match=r'pip install "bdpi\[parquet\]"'):
+        import_parquet(tmp_path / "file.parquet", tmp_path / "new.sqlite")
+    with pytest.raises(JournalError, match=r'pip install "bdpi\[parquet\]"'):
+        export(KINDS[1].values[0], written(tmp_path / "j.sqlite", SPACES[0]), tmp_path / "file.parquet")

@@ -1,0 +1,24 @@
+"""The examples of docs/robots.md run as they are printed, one after the other."""
+
+import re
+from pathlib import Path
+
+GUIDE = Path(__file__).resolve().parents[1] / "docs" / "robots.md"
+
+
+def test_the_examples_run(tmp_path, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
+    assert len(blocks) == 4
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    for number, code in enumerate(blocks):
+        exec(compile(code, f"robots.md, example {number + 1}", "exec"), namespace)
+    assert namespace["agent"].num_timesteps == 500
+    assert len(namespace["agent"].replay_buffer) == 500
+    assert namespace["student"]._n_updates == 1
+
+
+def test_the_loop_is_short():
+    first = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)[0]
+    loop = first[first.index("agent = ") :]
+    assert len([line for line in loop.splitlines() if line.strip()]) <= 20
