@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from bdpi.commands import export
+
 if TYPE_CHECKING:
     from bdpi.runs.progress import Observer
     from bdpi.runs.signals import Stop
@@ -372,6 +374,9 @@ def play(
     )
     if record is not None:
         _say(f"Film: {record}")
+
+
+export.register(app)
 
 
 class _ExecutorName(str, Enum):

@@ -163,8 +163,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         if journal.last < self._journaled:
             journal.close()
             raise ValueError(
-                f"{journal.path} has {journal.last} transitions, but the agent has seen {self._journaled} of its journal: "
-                "this is another one"
+                f"{journal.path} has {journal.last} transitions, but the agent has seen {self._journaled} of its "
+                "journal: this is another one"
             )
         self._journal = journal
         if len(self.replay_buffer) == 0:
