@@ -1,0 +1,1 @@
+"""Commands of ``bdpi`` that are groups of their own."""

@@ -1,0 +1,114 @@
+"""The command ``bdpi export``: a trained policy as a file for other programs."""
+
+from __future__ import annotations
+
+import contextlib
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bdpi.agents import EnsembleAlgorithm
+
+N_COMPARED = 1000
+
+
+class FormatName(str, Enum):
+    """What can be written."""
+
+    onnx = "onnx"
+    c = "c"
+
+
+_ENDINGS = {".onnx": FormatName.onnx, ".h": FormatName.c}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command()(export)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder, or the agent.zip in it.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write: policy.onnx, or policy.h for C.")],
+    format: Annotated[
+        FormatName | None, typer.Option("--format", help="What to write.", show_default="by OUT's ending")
+    ] = None,
+) -> None:
+    """Write the policy of a trained agent as a file that other programs can run, without Python.
+
+    ONNX files run in ONNX Runtime and many others; a C header needs only a C compiler, and suits microcontrollers. Both
+    take observations as the environment gives them, and return the most probable action and all probabilities. ONNX
+    files are compared with the agent itself on 1,000 observations where ONNX Runtime is installed.
+
+    [bold]Examples[/bold]
+
+    $ bdpi export runs/docking policy.onnx
+
+    $ bdpi export runs/docking policy.h
+
+    $ bdpi export runs/docking src/controller.inc --format c
+    """
+    from bdpi.runs.errors import RunError
+    from bdpi.runs.folder import RunFolder
+
+    chosen = format or _ENDINGS.get(out.suffix.lower())
+    if chosen is None:
+        raise RunError(f"{out} could be anything: name it .onnx or .h, or give --format onnx or --format c")
+    if out.is_dir():
+        raise RunError(f"{out} is a folder: name the file to write, for example {out / f'policy{_ending(chosen)}'}")
+    folder = RunFolder.open(run)
+
+    from bdpi.runs.build import warnings_as_notes
+    from bdpi.runs.play import close, open_agent
+    from bdpi.runs.video import no_window
+
+    with warnings_as_notes(_say), no_window():
+        agent = open_agent(folder)
+        try:
+            said = _write(agent, out, chosen)
+        finally:
+            close(agent)
+    _say(f"Wrote {out} ({out.stat().st_size} bytes){said}")
+    if folder.read_config().get("action_bits") is not None:
+        _say(
+            "Its actions are the single decisions, 0 down and 1 up, of Binary Action Search, and its observations are "
+            "those of bdpi.envs.wrappers.BinaryActionSearch"
+        )
+
+
+def _write(agent: EnsembleAlgorithm, out: Path, chosen: FormatName) -> str:
+    """Write the file.
+
+    :return: how it compares with the agent
+    :raises RunError: when the agent cannot be exported
+    """
+    from bdpi.export import check_onnx, export_c, export_onnx
+    from bdpi.runs.errors import RunError, one_line
+
+    try:
+        if chosen is FormatName.c:
+            export_c(agent, out)
+            return ""
+        export_onnx(agent, out)
+    except (ValueError, ImportError) as error:
+        raise RunError(one_line(error)) from None
+    try:
+        difference = check_onnx(agent, out, N_COMPARED)
+    except ImportError:
+        return "; it was not compared with the agent, because ONNX Runtime is not installed (pip install onnxruntime)"
+    except Exception as error:  # ONNX Runtime has exceptions of its own
+        raise RunError(f"{out} was written, but do not use it: {one_line(error)}") from None
+    return f"; in {N_COMPARED} random observations it acts as the agent does (probabilities +- {difference:.0e})"
+
+
+def _ending(chosen: FormatName) -> str:
+    return next(ending for ending, name in _ENDINGS.items() if name is chosen)
+
+
+def _say(text: str) -> None:
+    """Print, unless nobody reads any more."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)

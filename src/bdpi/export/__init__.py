@@ -1,0 +1,16 @@
+"""Trained policies for other programs: ONNX for any runtime, a C header for microcontrollers.
+
+>>> import bdpi
+>>> from bdpi.export import export_c, export_onnx
+>>> agent = bdpi.BDPI("MlpPolicy", "CartPole-v1")
+>>> export_onnx(agent, "policy.onnx")  # doctest: +SKIP
+>>> export_c(agent, "policy.h")  # doctest: +SKIP
+
+What is exported is the actor, from observations as the environment gives them to the most probable action in the
+environment's numbers. Only agents with an actor network have one: BDPI and ActorMimic.
+"""
+
+from bdpi.export.c import export_c
+from bdpi.export.onnx_file import check_onnx, export_onnx
+
+__all__ = ["check_onnx", "export_c", "export_onnx"]

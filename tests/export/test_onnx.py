@@ -1,0 +1,339 @@
+"""Exported ONNX files do in ONNX Runtime what the agents do."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from decisive import N, assert_alike, decisive_agent
+from gymnasium import spaces
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    VecExtractDictObs,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+    VecTransposeImage,
+)
+from torch import nn
+
+from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, TabularBDPI
+from bdpi.agents.descriptions import describe, space_of
+from bdpi.export import check_onnx, export_onnx
+from small import QUICK, Walk, quick_agent
+
+PICTURE = spaces.Box(0, 255, (36, 40, 3), np.uint8)
+MIXED = spaces.Dict(
+    {
+        "picture": PICTURE,
+        "speed": spaces.Box(-np.inf, np.inf, (2, 2), np.float32),
+        "gear": spaces.Discrete(4, start=-1),
+        "action": spaces.MultiDiscrete([2, 3]),
+        "lights": spaces.MultiBinary(3),
+    }
+)
+
+
+def sampled(space: spaces.Space, n: int = N) -> Any:
+    space.seed(3)
+    if isinstance(space, spaces.Dict):
+        return {key: sampled(part, n) for key, part in space.spaces.items()}
+    return np.array([space.sample() for _ in range(n)])
+
+
+def run(path: Path, observations: Any) -> tuple[Any, Any]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    fed = observations if isinstance(observations, dict) else {"observation": observations}
+    probabilities, actions = session.run(["probabilities", "action"], fed)
+    assert actions.dtype == np.int64
+    return probabilities, actions
+
+
+@pytest.mark.parametrize(
+    ("space", "policy"),
+    [
+        (spaces.Box(-1, 1, (5,), np.float32), "MlpPolicy"),
+        (spaces.Box(-1, 1, (2, 3), np.float64), "MlpPolicy"),
+        (spaces.Box(0, 9, (4,), np.int64), "MlpPolicy"),
+        (spaces.Discrete(40), "MlpPolicy"),
+        (spaces.Discrete(40, start=-7), "MlpPolicy"),
+        (spaces.MultiDiscrete([3, 5, 2]), "MlpPolicy"),
+        (spaces.MultiDiscrete([3, 5], start=[10, -2]), "MlpPolicy"),
+        (spaces.MultiBinary(6), "MlpPolicy"),
+        (spaces.MultiBinary([2, 4]), "MlpPolicy"),
+        (PICTURE, "MlpPolicy"),
+        (PICTURE, "CnnPolicy"),
+        (spaces.Box(0, 255, (1, 36, 36), np.uint8), "CnnPolicy"),
+    ],
+    ids=str,
+)
+def test_the_file_takes_raw_observations_and_acts_as_the_agent(
+    space: spaces.Space, policy: str, tmp_path: Path
+) -> None:
+    agent = decisive_agent(Walk(space, start=5), policy)
+    export_onnx(agent, tmp_path / "policy.onnx")
+    observations = sampled(space)
+    assert_alike(agent, observations, *run(tmp_path / "policy.onnx", observations))
+
+
+def test_dict_observations_have_an_input_per_key(tmp_path: Path) -> None:
+    agent = decisive_agent(Walk(MIXED), "MultiInputPolicy")
+    export_onnx(agent, tmp_path / "policy.onnx")
+    observations = sampled(MIXED)
+    fed = {("observation.action" if key == "action" else key): values for key, values in observations.items()}
+    assert_alike(agent, observations, *run(tmp_path / "policy.onnx", fed))
+    assert check_onnx(agent, tmp_path / "policy.onnx") < 1e-5
+
+
+def test_the_batch_may_have_any_length(tmp_path: Path) -> None:
+    agent = decisive_agent(Walk())
+    export_onnx(agent, tmp_path / "policy.onnx")
+    observations = sampled(agent.observation_space)
+    whole, _ = run(tmp_path / "policy.onnx", observations)
+    one, action = run(tmp_path / "policy.onnx", observations[:1])
+    assert action.shape == (1,)
+    assert np.allclose(one, whole[:1], atol=1e-6)
+
+
+# -- wrappers
+
+
+def seen_in(env: Any, agent: BDPI) -> tuple[Any, Any]:
+    """N observations in a wrapped environment: before normalisation, and as the agent sees them."""
+    raw, seen = [], [env.reset()]
+    normalizer = agent.get_vec_normalize_env()
+    for _ in range(N):
+        raw.append(seen[-1] if normalizer is None else normalizer.get_original_obs())
+        seen.append(env.step(np.array([0]))[0])
+    return np.concatenate(raw), np.concatenate(seen[:-1])
+
+
+def test_vecnormalize_is_part_of_the_file(tmp_path: Path) -> None:
+    space = spaces.Box(np.float32([-1, 1000, 0]), np.float32([1, 1001, 1e-3]))
+    env = VecMonitor(VecNormalize(VecMonitor(DummyVecEnv([lambda: Walk(space)])), clip_obs=1.0))
+    agent = decisive_agent(env)
+    env.venv.training = False
+    export_onnx(agent, tmp_path / "policy.onnx")
+    raw, seen = seen_in(env, agent)
+    assert np.abs(raw).max() > 999
+    assert np.abs(seen).max() == 1  # some are clipped
+    assert_alike(agent, seen, *run(tmp_path / "policy.onnx", raw))
+    assert check_onnx(agent, tmp_path / "policy.onnx") < 1e-5
+
+
+def test_vecnormalize_normalises_the_keys_that_it_was_told_to(tmp_path: Path) -> None:
+    space = spaces.Dict({"a": spaces.Box(5, 9, (2,), np.float32), "b": spaces.Box(-1, 1, (2,), np.float32)})
+    env = VecNormalize(DummyVecEnv([lambda: Walk(space)]), norm_obs_keys=["a"])
+    agent = decisive_agent(env, "MultiInputPolicy")
+    export_onnx(agent, tmp_path / "policy.onnx")
+    observations = sampled(space)
+    assert_alike(agent, env.normalize_obs(observations), *run(tmp_path / "policy.onnx", observations))
+
+
+def test_vecnormalize_may_leave_observations_alone(tmp_path: Path) -> None:
+    agent = decisive_agent(VecNormalize(DummyVecEnv([Walk]), norm_obs=False))
+    export_onnx(agent, tmp_path / "policy.onnx")
+    observations = sampled(agent.observation_space)
+    assert_alike(agent, observations, *run(tmp_path / "policy.onnx", observations))
+
+
+def test_normalised_pictures_are_transposed_first(tmp_path: Path) -> None:
+    env = VecNormalize(VecTransposeImage(DummyVecEnv([lambda: Walk(PICTURE)])))
+    kwargs = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
+    agent = decisive_agent(env, "CnnPolicy", policy_kwargs=kwargs)
+    export_onnx(agent, tmp_path / "policy.onnx")
+    observations = sampled(PICTURE)
+    seen = env.normalize_obs(env.venv.transpose_observations(observations))
+    assert_alike(agent, seen, *run(tmp_path / "policy.onnx", observations))
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_stacked_frames_go_in_as_they_are(normalized: bool, tmp_path: Path) -> None:
+    env: Any = VecFrameStack(DummyVecEnv([lambda: Walk(spaces.Box(2, 4, (3,), np.float32))]), 4)
+    env = VecNormalize(env) if normalized else env
+    agent = decisive_agent(env)
+    env.training = False
+    export_onnx(agent, tmp_path / "policy.onnx")
+    raw, seen = seen_in(env, agent)
+    assert raw.shape == (N, 12)
+    assert_alike(agent, seen, *run(tmp_path / "policy.onnx", raw))
+
+
+def test_stacked_pictures_are_transposed_as_the_agent_does(tmp_path: Path) -> None:
+    gray = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    agent = decisive_agent(VecFrameStack(DummyVecEnv([lambda: Walk(gray)]), 4), "CnnPolicy")
+    export_onnx(agent, tmp_path / "policy.onnx")
+    observations = np.random.default_rng(0).integers(0, 256, (N, 36, 36, 4), dtype=np.uint8)
+    assert_alike(agent, observations, *run(tmp_path / "policy.onnx", observations))
+
+
+def test_a_key_that_was_extracted_is_the_only_input(tmp_path: Path) -> None:
+    space = spaces.Dict({"a": spaces.Box(5, 9, (3,), np.float32), "b": spaces.Discrete(3)})
+    agent = decisive_agent(VecExtractDictObs(DummyVecEnv([lambda: Walk(space)]), "a"))
+    export_onnx(agent, tmp_path / "policy.onnx")
+    observations = sampled(space)["a"]
+    assert_alike(agent, observations, *run(tmp_path / "policy.onnx", observations))
+
+
+def test_vecnormalize_inside_a_frame_stack_is_refused(tmp_path: Path) -> None:
+    agent = quick_agent()
+    agent.env = VecFrameStack(VecNormalize(DummyVecEnv([Walk])), 2)
+    with pytest.raises(ValueError, match=r"VecNormalize\(VecFrameStack\(\.\.\.\)\)"):
+        export_onnx(agent, tmp_path / "policy.onnx")
+
+
+def test_an_agent_without_an_environment_is_exported_as_the_policy_sees(tmp_path: Path) -> None:
+    agent = decisive_agent(Walk(PICTURE), "CnnPolicy")
+    agent.save(tmp_path / "agent")
+    loaded = BDPI.load(tmp_path / "agent")
+    export_onnx(loaded, tmp_path / "policy.onnx")
+    observations = sampled(PICTURE).transpose(0, 3, 1, 2)
+    assert_alike(agent, observations, *run(tmp_path / "policy.onnx", observations))
+
+
+# -- networks
+
+
+class Mixture(BaseFeaturesExtractor):
+    """Layers and functions that the policies of this package have no use for."""
+
+    def __init__(self, space: spaces.Box) -> None:
+        super().__init__(space, features_dim=24)
+        size = int(np.prod(space.shape))
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Flatten(), nn.Linear(size, 8), layer)
+            for layer in (nn.LayerNorm(8), nn.GELU(), nn.Sequential(nn.SiLU(), nn.Dropout(), nn.Linear(8, 8, False)))
+        )
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        first, second, third = (layer(observations) for layer in self.layers)
+        return torch.cat([torch.relu(first) - 0.5, second * self.weight / 2, third.flatten(1).tanh()], dim=1)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.ELU, nn.LeakyReLU, nn.SELU, nn.Sigmoid])
+def test_other_networks_are_exported_too(activation: type[nn.Module], tmp_path: Path) -> None:
+    kwargs = {"features_extractor_class": Mixture, "net_arch": [16, 8], "activation_fn": activation}
+    agent = decisive_agent(Walk(), policy_kwargs=kwargs, learner="torch")
+    export_onnx(agent, tmp_path / "policy.onnx")
+    observations = sampled(agent.observation_space)
+    assert_alike(agent, observations, *run(tmp_path / "policy.onnx", observations))
+
+
+def test_convolutions_of_the_users_own_are_exported_too(tmp_path: Path) -> None:
+    class Small(BaseFeaturesExtractor):
+        def __init__(self, space: spaces.Box) -> None:
+            super().__init__(space, features_dim=4 * 9 * 10)
+            self.net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+
+        def forward(self, observations: torch.Tensor) -> torch.Tensor:
+            features: torch.Tensor = self.net(observations)
+            return features
+
+    kwargs = {"features_extractor_class": Small}
+    agent = decisive_agent(Walk(PICTURE), "CnnPolicy", policy_kwargs=kwargs)
+    export_onnx(agent, tmp_path / "policy.onnx")
+    observations = sampled(PICTURE)
+    assert_alike(agent, observations, *run(tmp_path / "policy.onnx", observations))
+
+
+class Sine(BaseFeaturesExtractor):
+    def __init__(self, space: spaces.Box) -> None:
+        super().__init__(space, features_dim=3)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return observations.sin()
+
+
+class Branching(Sine):
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return observations if observations.sum() > 0 else -observations
+
+
+class Rare(Sine):
+    def __init__(self, space: spaces.Box) -> None:
+        super().__init__(space)
+        self.layer = nn.Mish()
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.layer(observations)
+        return features
+
+
+@pytest.mark.parametrize(
+    ("extractor", "message"), [(Sine, "calls sin"), (Branching, "depends on the values"), (Rare, "class Mish.*Linear")]
+)
+def test_what_cannot_be_exported_is_named(extractor: type[Sine], message: str, tmp_path: Path) -> None:
+    agent = quick_agent(policy_kwargs={"features_extractor_class": extractor}, learner="torch")
+    with pytest.raises(ValueError, match=message):
+        export_onnx(agent, tmp_path / "policy.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- agents
+
+
+def test_actor_mimic_is_exported(tmp_path: Path) -> None:
+    agent = ActorMimic("MlpPolicy", Walk(), **QUICK)
+    export_onnx(agent, tmp_path / "policy.onnx")
+    assert check_onnx(agent, tmp_path / "policy.onnx") < 1e-5
+
+
+@pytest.mark.parametrize("cls", [ABCDQN, BootstrappedDQN, TabularBDPI])
+def test_agents_without_an_actor_network_are_refused(cls: type[BDPI], tmp_path: Path) -> None:
+    agent = cls("MlpPolicy", Walk(spaces.Discrete(4)), **QUICK)
+    with pytest.raises(ValueError, match=f"{cls.__name__} has no actor network.*Train BDPI"):
+        export_onnx(agent, tmp_path / "policy.onnx")
+
+
+def test_an_actor_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    agent = quick_agent()
+    with torch.no_grad():
+        next(agent.policy.actor.parameters())[0] = np.nan
+    with pytest.raises(ValueError, match="not finite"):
+        export_onnx(agent, tmp_path / "policy.onnx")
+
+
+# -- files
+
+
+def test_the_file_says_what_it_is(tmp_path: Path) -> None:
+    env = VecNormalize(DummyVecEnv([lambda: Walk(start=3)]))
+    agent = quick_agent(env)
+    export_onnx(agent, tmp_path / "new" / "policy.onnx")
+    model = onnx.load(tmp_path / "new" / "policy.onnx")
+    found = {entry.key: entry.value for entry in model.metadata_props}
+    assert found["class"] == "BDPI"
+    assert found["bdpi"] == model.producer_version
+    assert space_of(json.loads(found["observation_space"])) == env.observation_space
+    assert json.loads(found["action_space"]) == describe(agent.action_space)
+    assert json.loads(found["wrappers"]) == ["DummyVecEnv", "VecNormalize"]
+
+
+def test_the_same_agent_gives_the_same_file_and_replaces_another(tmp_path: Path) -> None:
+    path = tmp_path / "policy.onnx"
+    agent = quick_agent()
+    export_onnx(agent, path)
+    first = path.read_bytes()
+    path.write_text("something else")
+    export_onnx(agent, path)
+    assert path.read_bytes() == first
+    assert [file.name for file in tmp_path.iterdir()] == ["policy.onnx"]
+
+
+def test_the_file_of_another_agent_is_told_apart(tmp_path: Path) -> None:
+    export_onnx(decisive_agent(Walk()), tmp_path / "policy.onnx")
+    with pytest.raises(ValueError, match="does not do what the agent does"):
+        check_onnx(quick_agent(), tmp_path / "policy.onnx")
+
+
+def test_without_onnx_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r'pip install "bdpi\[export\]"'):
+        export_onnx(quick_agent(), tmp_path / "policy.onnx")
