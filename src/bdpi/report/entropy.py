@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.report import style
-from bdpi.report.panels import largest_rectangle
+from bdpi.report.panels import shared_length
 from bdpi.runs.store import StoredRun
 
 # What is to be seen happens at the beginning: of long runs, so many steps get a panel of their own.
@@ -78,7 +78,7 @@ def _panel(environment: str, title: str, series: dict[str, list[NDArray[np.float
 
 
 def _curve(name: str, runs: list[NDArray[np.float32]], window: int, max_points: int) -> EntropyCurve:
-    shared = largest_rectangle(len(run) for run in runs)
+    shared = shared_length(len(run) for run in runs)
     used = np.array([run[:shared] for run in runs if len(run) >= shared], np.float64)
     shown = np.unique(np.linspace(0, shared - 1, min(shared, max_points)).round().astype(np.int64))
     mean = running_average(used.mean(axis=0), window)[shown]

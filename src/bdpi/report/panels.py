@@ -21,8 +21,9 @@ class Series:
     """One curve: the runs that differ only in their seed.
 
     Runs can be of different length, while a study goes on or when some have failed. Numbers are then computed from the
-    largest rectangle of runs × episodes: 7 runs of 1 000 episodes and one of 30 count as 7 runs of 1 000, but one of
-    1 000 and 7 of 990 as 8 of 990. :attr:`used` says which these are.
+    episodes that all of them have. Leaving out the shorter ones would be tempting and wrong: where episodes end early
+    once a task is learned, the shorter runs are those that have not learned it. Only runs that failed, and runs without
+    any episode, are not used.
 
     :param name: ``"BDPI"``
     :param runs: all of them, also without any episode, ordered by seed
@@ -34,13 +35,16 @@ class Series:
     @cached_property
     def n_episodes(self) -> int:
         """How many episodes the runs in :attr:`used` share; 0 before the first episode of any run."""
-        return largest_rectangle(len(run.shown_returns) for run in self.runs)
+        return shared_length(len(run.shown_returns) for run in self._sound)
+
+    @cached_property
+    def _sound(self) -> tuple[StoredRun, ...]:
+        return tuple(run for run in self.runs if run.status != "failed" and len(run.shown_returns))
 
     @cached_property
     def used(self) -> tuple[StoredRun, ...]:
         """The runs that numbers are computed from."""
-        n = self.n_episodes
-        return tuple(run for run in self.runs if n and len(run.shown_returns) >= n)
+        return self._sound
 
     @cached_property
     def returns(self) -> NDArray[np.float64]:
@@ -104,11 +108,9 @@ class Row:
         return style.ordered_series({series.name for panel in self.panels for series in panel.series})
 
 
-def largest_rectangle(lengths: Iterable[int]) -> int:
-    """The length for which (number of runs at least as long) × length is largest; 0 if there is nothing."""
-    longest_first = sorted(lengths, reverse=True)
-    # With the n longest runs, the shortest of them decides. Of two equal rectangles, more runs are worth more.
-    return max(((n * length, n, length) for n, length in enumerate(longest_first, start=1)), default=(0, 0, 0))[2]
+def shared_length(lengths: Iterable[int]) -> int:
+    """The shortest length, of those that are not 0; 0 if there is none."""
+    return min((length for length in lengths if length), default=0)
 
 
 def rows_of(runs: Iterable[StoredRun]) -> list[Row]:

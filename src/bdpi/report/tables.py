@@ -65,8 +65,8 @@ def unfinished(rows: Sequence[Row]) -> Table:
         ("row", "environment", "series", "status", "counted", "seed", "episodes"),
         5,
         lines,
-        "The numbers of a series come from as large a rectangle of runs × episodes as it has. "
-        "Runs too short for it are not counted.",
+        "The numbers of a series come from the episodes that all its runs have. "
+        "Only runs that failed, and runs without any episode, are not counted.",
     )
 
 
