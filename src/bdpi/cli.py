@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bdpi.commands import export
+from bdpi.commands import export, journal
 
 if TYPE_CHECKING:
     from bdpi.runs.progress import Observer
@@ -176,6 +176,19 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, instead of a new one.")
     ] = None,
+    offline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="JOURNAL",
+            help="Learn from a robot's journal, without any step; with ENV_ID, the agent is tried there afterwards.",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="With --offline: learn so often.", show_default="as many as there are transitions"
+        ),
+    ] = None,
 ) -> None:
     """Train an agent and keep everything about the run in one folder.
 
@@ -201,9 +214,19 @@ def train(
     $ bdpi train my_robot:Docking-v0 --out runs/docking
 
     $ bdpi train --resume runs/docking --episodes 500
+
+    $ bdpi train --offline robot.sqlite --epochs 2000 --out runs/from-journal
     """
     from bdpi.runs.errors import RunError
 
+    if offline is not None:
+        from bdpi.commands.offline import train_offline
+
+        others = {"episodes": episodes, "steps": steps, "resume": resume, "off_policy_noise": off_policy_noise}
+        train_offline(offline, environment, agent, seed, epochs, settings or (), action_bits, out, **others)
+        return
+    if epochs is not None:
+        raise RunError("--epochs is for --offline JOURNAL: give --episodes or --steps instead")
     if episodes is not None and steps is not None:
         raise RunError("--episodes and --steps exclude each other: give one of them")
     if resume is not None:
@@ -377,6 +400,7 @@ def play(
 
 
 export.register(app)
+journal.register(app)
 
 
 class _ExecutorName(str, Enum):

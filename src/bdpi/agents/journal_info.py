@@ -91,7 +91,9 @@ def _read(journal: Journal, info: JournalInfo, n: int, progress: Progress) -> No
                 check_in_space(what, seen, journal.observation_space, number, 0)
         except ValueError as error:
             raise JournalError(f"{journal.path} is damaged: transition {number}: {error}") from error
-        info.gaps += before is not None and info.unfinished > 0 and not _equal(before.next_observation, step.observation)
+        info.gaps += (
+            before is not None and info.unfinished > 0 and not _equal(before.next_observation, step.observation)
+        )
         info.transitions, before = number, step
         total += step.reward
         info.unfinished += 1

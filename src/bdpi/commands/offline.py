@@ -1,0 +1,78 @@
+"""``bdpi train --offline``: the part of the command that learns from a journal."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+_FAILED = 1
+
+
+def train_offline(
+    journal: Path,
+    environment: str | None,
+    agent: str | None,
+    seed: int | None,
+    epochs: int | None,
+    settings: Sequence[str],
+    action_bits: int | None,
+    out: Path | None,
+    **others: Any,
+) -> None:
+    """Learn from a journal, and say how it went.
+
+    :param others: options that make no sense here; None where they were not given
+    """
+    from bdpi.runs.errors import RunError
+
+    given = [f"--{name.replace('_', '-')}" for name, value in others.items() if value is not None]
+    if given:
+        raise RunError(f"--offline learns without any environment step: leave {' and '.join(given)} out")
+
+    from bdpi.commands.ticker import Ticker
+    from bdpi.runs.build import agent_class
+    from bdpi.runs.offline import OfflinePlan, prepare_offline
+    from bdpi.runs.settings import parse_settings
+    from bdpi.runs.signals import Stop
+    from bdpi.runs.text import duration, number
+
+    name = agent or "bdpi"
+    hyperparameters, policy_kwargs = parse_settings(settings, agent_class(name))
+    plan = OfflinePlan(journal, environment, name, seed or 0, epochs, hyperparameters, policy_kwargs, action_bits)
+    stop = Stop()
+    reading = Ticker("transitions")
+    try:
+        session = prepare_offline(plan, out, note=_say, tick=reading, command=["bdpi", *sys.argv[1:]])
+    finally:
+        reading.end()
+    config = session.config
+    _say(f"{name} learns from {config['transitions']} transitions of {journal}, {config['epochs']} epochs")
+    learning = Ticker("epochs")
+    with stop.on_signals():
+        outcome = session.run(learning, stop.requested, _say)
+    learning.end()
+    result = outcome.result
+    _say(f"{outcome.status.capitalize()}: {result.epochs} epochs in {duration(result.seconds)}")
+    if result.mean_return is not None:
+        _say(f"Mean return of {len(result.test_returns)} test episodes: {number(result.mean_return)}")
+    if outcome.folder.agent.exists():
+        _say(f"  agent  {outcome.folder.agent}")
+        if config["environment"] is not None:
+            _say(f"Watch it:  bdpi play {shlex.quote(str(outcome.folder.path))}")
+    if outcome.error is not None:
+        print(f"bdpi: {outcome.error}", file=sys.stderr, flush=True)
+        raise typer.Exit(_FAILED)
+    if outcome.status == "interrupted":
+        raise typer.Exit(stop.exit_status)
+
+
+def _say(text: str) -> None:
+    """Print, unless nobody reads any more."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)

@@ -1,0 +1,48 @@
+"""A line now and then while something takes long."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TextIO
+
+from bdpi.runs.text import duration
+
+SECONDS = 4.0  # between two lines, and before the first one
+
+
+class Ticker:
+    """Says how far something is, on standard error: standard output is for results.
+
+    :param what: is counted, in the plural
+    :param stream: where to write; None: standard error
+    """
+
+    def __init__(self, what: str, stream: TextIO | None = None) -> None:
+        self._what, self._stream = what, stream
+        self._began = self._said = time.monotonic()
+        self._is_open = False
+
+    def __call__(self, done: int, total: int) -> None:
+        """Tell it."""
+        now = time.monotonic()
+        stream = self._stream or sys.stderr
+        on_terminal = stream.isatty()
+        if now - self._said < (SECONDS if not self._is_open else 0.2 if on_terminal else SECONDS):
+            return
+        self._said = now
+        elapsed = now - self._began
+        left = duration(elapsed * (total - done) / done) if done else "-"
+        text = f"{done} of {total} {self._what}   {done / elapsed:.3g} per second   {left} left"
+        with contextlib.suppress(OSError):  # nobody reads any more
+            print(f"\r{text}\x1b[K" if on_terminal else text, end="" if on_terminal else "\n", file=stream, flush=True)
+        self._is_open = True
+
+    def end(self) -> None:
+        """Nothing more will be said."""
+        stream = self._stream or sys.stderr
+        if self._is_open and stream.isatty():
+            with contextlib.suppress(OSError):
+                print(file=stream, flush=True)
+        self._is_open = False
