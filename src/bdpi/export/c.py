@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -191,17 +190,12 @@ def _constants(name: str, layers: list[_Layer], normalization: Normalization | N
 def _array(name: str, values: NDArray[Any]) -> list[str]:
     lines = [f"static const float {name}[{len(values)}] = {{"]
     row = "   "
-    for text in _numbers(values):
+    for text in map(_number, values):
         if len(row) + len(text) + 2 > _WIDTH:
             lines.append(row)
             row = "   "
         row += f" {text},"
     return [*lines, row, "};"]
-
-
-def _numbers(values: Iterable[Any]) -> Iterable[str]:
-    for value in values:
-        yield _number(value)
 
 
 def _number(value: Any) -> str:

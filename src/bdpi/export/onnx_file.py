@@ -75,7 +75,7 @@ def onnx_model(agent: EnsembleAlgorithm) -> onnx.ModelProto:
     with agent.learning_paused():
         seen = _parts(agent.observation_space, inputs)
         prepared = {
-            key: _preprocess(graph, _wrap(graph, names[key], part), part, seen[key], agent.policy.normalize_images)
+            key: _preprocess(graph, _wrap(graph, names[key], part), seen[key], agent.policy.normalize_images)
             for key, part in inputs.items()
         }
         is_dict = isinstance(agent.observation_space, spaces.Dict)
@@ -163,7 +163,7 @@ def _wrap(graph: Graph, value: str, part: Input) -> str:
     return value
 
 
-def _preprocess(graph: Graph, value: str, part: Input, seen: spaces.Space[Any], normalize_images: bool) -> str:
+def _preprocess(graph: Graph, value: str, seen: spaces.Space[Any], normalize_images: bool) -> str:
     """Add what the policy's preprocessing does, see :mod:`bdpi.agents.spaces`.
 
     :param seen: the space that the policy knows
