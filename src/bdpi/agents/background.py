@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections import deque
@@ -12,6 +13,7 @@ from torch import Tensor
 
 _SWITCH_INTERVAL = 5e-4  # seconds: how long a thread that acts may wait for one that learns to let go of Python
 _LOOK_AROUND = 0.05
+_NICENESS = 10
 
 
 class Background:
@@ -94,6 +96,10 @@ class Background:
             self._news.notify_all()
 
     def _run(self) -> None:
+        if sys.platform == "linux":
+            # There, threads have priorities of their own: whoever acts goes first.
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             while not self._stop.is_set():
                 with self._working:
