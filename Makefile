@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup train test lint bench bench-gpu bench-robot demonstrations figures learning clean
+.PHONY: help setup train test lint bench bench-gpu bench-robot demonstrations asynchronous figures learning clean
 
 help: ## What can be done here
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench-robot: $(INSTALLED) ## How long a robot waits: act while learning, and the
 
 demonstrations: $(INSTALLED) ## Table-v0 with five demonstrations (a quarter of an hour)
 	@$(BIN)/python benchmarks/demonstrations.py
+
+asynchronous: $(INSTALLED) ## TableLong-v0, learned in the background (half an hour)
+	@$(BIN)/python benchmarks/asynchronous.py
 
 figures: $(INSTALLED) ## The README's figure: four FrozenLake runs against the paper's curve
 	@$(BIN)/python benchmarks/frozenlake_figure.py
