@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import safetensors.numpy
+from gymnasium import spaces
 from stable_baselines3.common.callbacks import CheckpointCallback
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
@@ -64,6 +65,45 @@ def test_everything_is_in_one_file(agent_class, n_envs, tmp_path):
     states = (each.agent_learner.learner.state_dict() for each in (agent, loaded))
     for one, other in zip(*(state.values() for state in states), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+class Walk(gym.Env):
+    """A walk that goes on where it was: what happens depends on its own history, not on the seeds of resets."""
+
+    observation_space = spaces.Discrete(5)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+        self.place = 2
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.place = int(self.rng.integers(1, 4))
+        return self.place, {}
+
+    def step(self, action: Any) -> Any:
+        self.place += 1 if action == 1 and self.rng.random() < 0.8 else -1
+        done = self.place in (0, 4)
+        return self.place, float(self.place == 4), done, False, {}
+
+
+@pytest.mark.parametrize("agent_class", AGENTS)
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_split_at_any_step_it_learns_the_same(agent_class, n_envs, tmp_path):
+    whole = make(agent_class, DummyVecEnv([Walk] * n_envs)).learn(120)
+    for split in np.random.default_rng(n_envs).integers(1, 60, 3):
+        env = DummyVecEnv([Walk] * n_envs)
+        first = make(agent_class, env).learn(int(split) * 2)
+        first.save(tmp_path / "agent", include_buffer=True)
+        second = agent_class.load(tmp_path / "agent", env=env, force_reset=False)
+        second.learn(120 - int(split) * 2, reset_num_timesteps=False)
+        assert second.num_timesteps == 120
+        states = whole.agent_learner.learner.state_dict(), second.agent_learner.learner.state_dict()
+        for name in states[0]:
+            np.testing.assert_array_equal(states[0][name], states[1][name], err_msg=f"{name}, split at {split}")
+        memories = whole.replay_buffer.held(), second.replay_buffer.held()
+        for name in memories[0]:
+            np.testing.assert_array_equal(memories[0][name], memories[1][name], err_msg=name)
 
 
 def test_without_the_memory_it_is_small(tmp_path):

@@ -77,6 +77,22 @@ def test_what_is_written_is_read(space, tmp_path):
         assert all(same(vars(before)[name], vars(after)[name]) for name in vars(before))
 
 
+def test_dicts_in_another_order(tmp_path):
+    space = spaces.Dict({"a": spaces.Box(0, 9, (1,)), "b": spaces.Box(0, 9, (1,))})
+    seen = {"b": np.array([2], np.float32), "a": np.array([1], np.float32)}
+    with Journal(tmp_path / "j.sqlite", space, spaces.Discrete(2)) as journal:
+        journal.append(Step(seen, 0, 0.0, seen, False, False))
+        (step,) = journal.steps()
+    assert {key: value.tolist() for key, value in step.observation.items()} == {"a": [1], "b": [2]}
+
+
+def test_a_state_that_does_not_exist(tmp_path):
+    with Journal(tmp_path / "j.sqlite", spaces.Discrete(4), spaces.Discrete(2)) as journal:
+        journal.append(Step(7, 0, 0.0, 0, False, False))
+        with pytest.raises(JournalError, match=r"transition 1.*is 7, outside its space 0\.\.3"):
+            list(journal.steps())
+
+
 def make(path: Path | None = None, **arguments: Any) -> BDPI:
     return BDPI("MlpPolicy", "CartPole-v1", journal=path, **{**SMALL, **arguments})
 

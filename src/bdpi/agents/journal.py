@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from bdpi.agents.checks import check_finite, check_in_space
 from bdpi.agents.descriptions import describe, difference, space_of
 
 _APPLICATION = 0x62647069  # "bdpi", where SQLite files say whose they are
@@ -186,7 +187,10 @@ class Journal:
         return self._last
 
     def _encode(self, observation: Any) -> bytes:
-        parts = [np.asarray(value, part.dtype) for value, part in zip(_values(observation), self._parts, strict=True)]
+        values = [observation]
+        if isinstance(self.observation_space, spaces.Dict):
+            values = [observation[key] for key in self.observation_space.spaces]  # in the order of the space
+        parts = [np.asarray(value, part.dtype) for value, part in zip(values, self._parts, strict=True)]
         for value, part in zip(parts, self._parts, strict=True):
             if value.shape != part.shape:
                 raise ValueError(f"an observation of shape {value.shape}, where {part.shape} belongs")
@@ -247,9 +251,12 @@ class Journal:
             discount,
             *(None if m is None else np.frombuffer(m, np.uint8) != 0 for m in (mask, next_mask)),
         )
-        for value in (*_values(step.observation), *_values(step.next_observation)):
-            if value.dtype.kind == "f" and not np.isfinite(value).all():
-                raise JournalError(f"{self.path} is damaged: transition {number} is not finite")
+        for observation in (step.observation, step.next_observation):
+            try:
+                check_finite("observation", observation, number, 0)
+                check_in_space("observation", observation, self.observation_space, number, 0)
+            except ValueError as error:
+                raise JournalError(f"{self.path} is damaged: transition {number}: {error}") from error
         return step
 
     def _observation(self, blob: bytes) -> Any:
@@ -324,7 +331,3 @@ def _layout(space: spaces.Space[Any]) -> list[_Part]:
         assert part.dtype is not None
         layout.append(_Part(part.shape or (), np.dtype(part.dtype)))
     return layout
-
-
-def _values(observation: Any) -> list[Any]:
-    return list(observation.values()) if isinstance(observation, dict) else [observation]
