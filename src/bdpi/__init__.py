@@ -15,9 +15,18 @@ from typing import TYPE_CHECKING, Any
 from bdpi import envs
 
 if TYPE_CHECKING:
-    from bdpi.agents import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, TabularBDPI, evaluate_policy
+    from bdpi.agents import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, Population, TabularBDPI, evaluate_policy
 
-__all__ = ["ABCDQN", "BDPI", "ActorMimic", "BootstrappedDQN", "TabularBDPI", "__version__", "evaluate_policy"]
+__all__ = [
+    "ABCDQN",
+    "BDPI",
+    "ActorMimic",
+    "BootstrappedDQN",
+    "Population",
+    "TabularBDPI",
+    "__version__",
+    "evaluate_policy",
+]
 
 try:
     __version__ = version("bdpi")

@@ -2,12 +2,14 @@
 
 import threading
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from stable_baselines3.common.monitor import Monitor
 
-from bdpi import ABCDQN, BDPI
+from bdpi import ABCDQN, BDPI, Population
 from bdpi.learner import fused, nvrtc
-from bdpi.learner.cohort import Population
+from bdpi.learner.cohort import Cohorts
 
 pytestmark = pytest.mark.usefixtures("fused_kernels")
 DEVICE = "cuda" if nvrtc.is_available() else "cpu"
@@ -30,7 +32,7 @@ def state_of(agent) -> dict[str, bytes]:
 
 def test_together_as_alone():
     alone = [state_of(make(i, learner="fused", device=DEVICE).learn(STEPS[i])) for i in range(4)]
-    population, lock, found = Population(4, DEVICE), threading.Lock(), {}
+    population, lock, found = Cohorts(4, DEVICE), threading.Lock(), {}
 
     def run(number: int) -> None:
         with population.run():
@@ -47,12 +49,41 @@ def test_together_as_alone():
     assert found == dict(enumerate(alone))
 
 
+def test_a_population_of_agents():
+    configs = [{"learning_rate": 1e-3}, {}, {"trust_region": 0.2, "buffer_size": 300}, {"n_critics": 3}]
+    alone = [
+        BDPI("MlpPolicy", Monitor(gym.make("FrozenLake-v1")), learner="fused", device=DEVICE,
+             **{**SMALL, "seed": 5 + number, "buffer_size": 200, **config}).learn(30)
+        for number, config in enumerate(configs)
+    ]  # fmt: skip
+    together = Population(BDPI, "FrozenLake-v1", 4, configs, seed=5, device=DEVICE, **{**SMALL, "buffer_size": 200})
+    assert [agent.learner_name for agent in together.agents] == ["cohort"] * 4
+    together.learn(20)
+    together.learn(10, reset_num_timesteps=False)
+    assert [state_of(agent) for agent in together.agents] == [state_of(agent) for agent in alone]
+    assert together.returns() == [agent.get_env().envs[0].get_episode_rewards() for agent in alone]
+
+
+def test_populations_say_what_is_wrong(tmp_path):
+    with pytest.raises(ValueError, match="one entry for each of the 3 agents, got 1"):
+        Population(BDPI, "FrozenLake-v1", 3, [{}], device=DEVICE)
+    with pytest.raises(ValueError, match="at least one"):
+        Population(BDPI, "FrozenLake-v1", 0)
+    rates = [{}, {"learning_rate": lambda progress: -1.0}]
+    several = Population(BDPI, "FrozenLake-v1", 2, rates, device=DEVICE, **SMALL)
+    with pytest.raises(RuntimeError, match="1 of 2 agents failed; agent 1: learning_rate"):
+        several.learn(30)
+    assert several.agents[0].num_timesteps == 30
+    several.save(tmp_path, include_buffer=True)
+    assert len(BDPI.load(tmp_path / "agent-0").replay_buffer) == 30
+
+
 def test_a_failure_reaches_all_members(monkeypatch):
     def fail(*arguments):
         raise ValueError("out of memory")
 
     monkeypatch.setattr(fused.FusedNetworks, "epoch", fail)
-    population, errors = Population(2, DEVICE), []
+    population, errors = Cohorts(2, DEVICE), []
 
     def run(number: int) -> None:
         with population.run():
@@ -72,7 +103,7 @@ def test_a_failure_reaches_all_members(monkeypatch):
 
 
 def test_there_are_as_many_places_as_were_made():
-    population = Population(1, DEVICE)
+    population = Cohorts(1, DEVICE)
     with population.run():
         make(0, device="cpu")
         with pytest.raises(RuntimeError, match="no place for more than 1 runs"):

@@ -6,6 +6,7 @@ from bdpi.agents.base import EnsembleAlgorithm
 from bdpi.agents.bdpi import BDPI
 from bdpi.agents.bootstrapped_dqn import BootstrappedDQN
 from bdpi.agents.evaluation import evaluate_policy
+from bdpi.agents.population import Population
 from bdpi.agents.tabular_bdpi import TabularBDPI
 
 #: By the name they have on the command line.
@@ -24,6 +25,7 @@ __all__ = [
     "ActorMimic",
     "BootstrappedDQN",
     "EnsembleAlgorithm",
+    "Population",
     "TabularBDPI",
     "evaluate_policy",
 ]

@@ -17,7 +17,7 @@ from bdpi.agents.buffers import gather
 from bdpi.agents.policies import BDPIPolicy, mask_probabilities
 from bdpi.agents.spaces import NativeInputs
 from bdpi.learner import Learner, LearnerState, Transitions, fused, native, nvrtc
-from bdpi.learner.cohort import current_population
+from bdpi.learner.cohort import current_cohorts
 from bdpi.learner.functional import bind_parameters, flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
@@ -163,11 +163,11 @@ def network_learner(
                 inputs.one_hot,
                 relu=policy.activation_fn is nn.ReLU,
             )
-            population = current_population()
-            if population is None:
+            cohorts = current_cohorts()
+            if cohorts is None:
                 learner = FusedLearner(actor, policy.make_critic(), state, networks, device)
             else:
-                learner = member = population.member(actor, policy.make_critic(), state, networks)
+                learner = member = cohorts.member(actor, policy.make_critic(), state, networks)
                 actor_parameters = member.acting_parameters
         else:
             learner = TorchLearner(actor, policy.make_critic(), state, device, policy.preprocess, prior_scale)
@@ -204,7 +204,7 @@ def _choose(
     actor_sizes = sizes if policy.actor is None or inputs is None else [inputs.size, *policy.actor_arch, sizes[-1]]
     one_hot = inputs is not None and inputs.one_hot
     can_fuse = all(fused.is_suitable(each, one_hot, batch_size, rule, prior_scale) for each in (sizes, actor_sizes))
-    if choice == "auto" and current_population() is not None and can_fuse and fused.is_available():
+    if choice == "auto" and current_cohorts() is not None and can_fuse and fused.is_available():
         return "fused"
     if choice == "fused":
         if not can_fuse:

@@ -84,10 +84,20 @@ class Cohort:
 
     def leave(self, member: Member) -> None:
         """Give the slot back; the others no longer wait for this member."""
+        self.pause(member)
+        with self._turn:
+            self._free.append(member.slot)
+
+    def pause(self, member: Member) -> None:
+        """Have the others not wait for this member."""
         with self._turn:
             self._members.discard(member)
-            self._free.append(member.slot)
             self._compute_if_all_are_here()
+
+    def resume(self, member: Member) -> None:
+        """Have the others wait for this member again."""
+        with self._turn:
+            self._members.add(member)
 
     def epoch(self, request: _Request) -> EpochMetrics:
         """Wait until all members want an epoch, but not for long, and have it computed."""
@@ -172,9 +182,9 @@ class Cohort:
             rows.append(new)
             chosen.append((request.transitions, new))
         first = requests[0].transitions
-        if self._memory is None:
-            assert first.ring is not None
-            self._memory = _memory_like(first, self.size, first.ring.capacity, self.device)
+        capacity = max(request.transitions.ring.capacity for request in requests if request.transitions.ring)
+        if self._memory is None or self._memory.actions.shape[1] < capacity:
+            self._memory = _larger(self._memory, _memory_like(first, self.size, capacity, self.device))
         columns = {name: mine for name in _COLUMNS if (mine := getattr(self._memory, name)) is not None}
         news = [np.concatenate([getattr(part, name)[new] for part, new in chosen]) for name in columns]
         by_type: dict[np.dtype[Any], list[NDArray[Any]]] = {}
@@ -213,6 +223,15 @@ def _memory_like(transitions: Transitions, size: int, capacity: int, device: tor
             else torch.zeros((size, capacity, *sample.shape[1:]), dtype=sample.dtype, device=device)
         )
     return TensorTransitions(**columns)  # type: ignore[arg-type]
+
+
+def _larger(held: TensorTransitions | None, empty: TensorTransitions) -> TensorTransitions:
+    """An empty memory with what a smaller one holds."""
+    if held is not None:
+        for name in _COLUMNS:
+            if (old := getattr(held, name)) is not None:
+                getattr(empty, name)[:, : old.shape[1]] = old
+    return empty
 
 
 class Member(FusedLearner):
@@ -262,8 +281,8 @@ class Member(FusedLearner):
         self._refresh()
 
 
-class Population:
-    """Cohorts for any number of runs: each run joins the one that fits it.
+class Cohorts:
+    """Any number of runs: each of them joins the cohort that fits it.
 
     :param size: how many runs there may be at a time
     :param device: where they are trained
@@ -285,26 +304,36 @@ class Population:
             if key not in self._cohorts:
                 self._cohorts[key] = Cohort(networks, n_critics, self._size, self._device)
             member = Member(self._cohorts[key], actor, critic, state)
-            self._mine.setdefault(threading.get_ident(), []).append(member)
+            self._mine[threading.get_ident()].append(member)
         return member
 
     @contextlib.contextmanager
     def run(self) -> Iterator[None]:
-        """While this lasts, agents that are made in this thread are trained by the population."""
+        """While this lasts, agents that are made in this thread are members; they leave when it ends."""
+        with self.making() as members:
+            try:
+                yield
+            finally:
+                for member in members:
+                    member.cohort.leave(member)
+
+    @contextlib.contextmanager
+    def making(self) -> Iterator[list[Member]]:
+        """While this lasts, agents that are made in this thread are members, and stay so."""
         token = _CURRENT.set(self)
+        members: list[Member] = []
+        self._mine[threading.get_ident()] = members
         try:
-            yield
+            yield members
         finally:
             _CURRENT.reset(token)
             with self._lock:
-                members = self._mine.pop(threading.get_ident(), [])
-            for member in members:
-                member.cohort.leave(member)
+                self._mine.pop(threading.get_ident(), None)
 
 
-_CURRENT: contextvars.ContextVar[Population | None] = contextvars.ContextVar("population", default=None)
+_CURRENT: contextvars.ContextVar[Cohorts | None] = contextvars.ContextVar("cohorts", default=None)
 
 
-def current_population() -> Population | None:
+def current_cohorts() -> Cohorts | None:
     """Who trains the agents that are made in this thread; None: they train themselves."""
     return _CURRENT.get()

@@ -146,17 +146,17 @@ class _Child:
 
 
 def _work(connection: Connection, places: int, device: str, stop: Any) -> None:
-    from bdpi.learner.cohort import Population
+    from bdpi.learner.cohort import Cohorts
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.setswitchinterval(5e-4)  # threads that come back from the GPU are not kept waiting
     parent = os.getppid()
-    population = Population(places, device)
+    cohorts = Cohorts(places, device)
     answers: queue.SimpleQueue[tuple[int, JobResult] | None] = queue.SimpleQueue()
 
     def run(number: int, job: Job) -> None:
-        with population.run():
+        with cohorts.run():
             result = execute(job, lambda: stop.is_set() or os.getppid() != parent)
         answers.put((number, result))
 
