@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import CheckpointCallback
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 from torch import nn
 
 from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, TabularBDPI
@@ -104,6 +104,44 @@ def test_split_at_any_step_it_learns_the_same(agent_class, n_envs, tmp_path):
         memories = whole.replay_buffer.held(), second.replay_buffer.held()
         for name in memories[0]:
             np.testing.assert_array_equal(memories[0][name], memories[1][name], err_msg=name)
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_normalization_is_saved(wrapped, tmp_path):
+    def vectors() -> Any:
+        return DummyVecEnv([lambda: gym.make("CartPole-v1")] * 2)
+
+    env = VecNormalize(vectors(), clip_obs=4.0, norm_reward=True, gamma=0.9)
+    agent = make(env=env).learn(80)
+    agent.save(tmp_path / "agent", include_buffer=True)
+    loaded = BDPI.load(tmp_path / "agent", env=VecNormalize(vectors()) if wrapped else vectors())
+    again = loaded.get_vec_normalize_env()
+    assert again is not None
+    assert (again.clip_obs, again.norm_reward, again.gamma) == (4.0, True, 0.9)
+    for name in ("mean", "var", "count"):
+        np.testing.assert_array_equal(getattr(again.obs_rms, name), getattr(env.obs_rms, name))
+        np.testing.assert_array_equal(getattr(again.ret_rms, name), getattr(env.ret_rms, name))
+    np.testing.assert_array_equal(again.returns, env.returns)
+    for each in (agent, loaded):
+        each._learn_once()
+    one, other = (each.agent_learner.learner.state_dict() for each in (agent, loaded))
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+    with pytest.raises(ValueError, match=r"do not match|does not fit|different"):
+        BDPI.load(tmp_path / "agent", env=VecNormalize(DummyVecEnv([lambda: gym.make("LunarLander-v3")])))
+
+
+def test_frame_stacks(tmp_path):
+    stacked = VecNormalize(VecFrameStack(DummyVecEnv([lambda: gym.make("CartPole-v1")]), 3))
+    agent = make(env=stacked).learn(60)
+    agent.save(tmp_path / "agent", include_buffer=True)
+    again = VecFrameStack(DummyVecEnv([lambda: gym.make("CartPole-v1")]), 3)
+    loaded = BDPI.load(tmp_path / "agent", env=again)
+    assert loaded.observation_space.shape == (12,)
+    np.testing.assert_array_equal(
+        loaded.get_vec_normalize_env().obs_rms.mean, agent.get_vec_normalize_env().obs_rms.mean
+    )
+    loaded.learn(20, reset_num_timesteps=False)
 
 
 def test_without_the_memory_it_is_small(tmp_path):

@@ -35,6 +35,7 @@ from bdpi.agents.files import File, read_agent, write_agent
 from bdpi.agents.journal import Journal
 from bdpi.agents.learners import AgentLearner, LearnerChoice, network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
+from bdpi.agents.normalizing import describe_normalizer, restore_normalizer
 from bdpi.agents.plain import Arrays, Foreign, decode, encode
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.agents.stepping import SteppingAlgorithm
@@ -454,8 +455,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
     ) -> None:
         """Write the agent to one file, whole or not at all; learning in the background pauses meanwhile.
 
-        Networks, Adam's moments, generators and counters are in it: an agent that is loaded goes on where it was. There
-        is no code in the file, and none is run when it is read.
+        Networks, Adam's moments, generators and counters are in it, and the statistics of ``VecNormalize``, if there is
+        one: an agent that is loaded goes on where it was. There is no code in the file, and reading it runs none.
 
         :param path: of the file; ``.zip`` is added where there is no ending
         :param exclude: attributes to leave out
@@ -473,10 +474,13 @@ class EnsembleAlgorithm(SteppingAlgorithm):
             parts = {"learner": self.agent_learner.learner.state_dict(), "policy": self._policy_arrays()}
             if include_buffer:
                 parts["replay"] = self.replay_buffer.held()
+            normalizer = None
+            if self._vec_normalize_env is not None:
+                normalizer, parts["normalizer"] = describe_normalizer(self._vec_normalize_env)
             for part, named in parts.items():
                 arrays |= {f"{part}.{name}": array for name, array in named.items()}
             arrays = {name: array.copy(order="C") for name, array in arrays.items()}
-        about = {"class": type(self).__name__, "bdpi": _version(), "parts": list(parts)}
+        about = {"class": type(self).__name__, "bdpi": _version(), "parts": list(parts), "normalizer": normalizer}
         write_agent(path, {**about, "attributes": attributes}, arrays)
 
     def _autosave_if_due(self) -> None:
@@ -516,7 +520,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         """Load an agent that :meth:`save` wrote.
 
         :param path: of the file
-        :param env: environment to go on learning in (an id will do); none is needed for predictions
+        :param env: environment to go on learning in (an id will do); none is needed for predictions. If the agent
+            learned with ``VecNormalize``, so will this one.
         :param device: where networks live
         :param custom_objects: attributes to use instead of those in the file; functions and classes of your own, which
             a file cannot hold, have to be given here
@@ -552,6 +557,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         _check_brought_along(data)
         if env is not None:
             vec_env = cls._wrap_env(maybe_make_env(env, 0), data["verbose"])
+            if document["normalizer"] is not None:
+                vec_env = restore_normalizer(vec_env, document["normalizer"], _part_of(arrays, "normalizer"))
             check_for_correct_spaces(vec_env, data["observation_space"], data["action_space"])
             data["n_envs"] = vec_env.num_envs
             if force_reset:  # before training goes on; an environment is not in the file

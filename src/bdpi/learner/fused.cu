@@ -13,15 +13,15 @@
 // each state, and the samples only count.
 //
 // Sizes are macros: I inputs, H hidden units, A actions, N samples per batch, GROUP programs per network; ITERATIONS and
-// FIT as in Hyperparameters; flags: ONE_HOT, RELU, MASKED, IMITATION, CROSS_ENTROPY. Further, in comments: R runs in
+// FIT as in Hyperparameters; OCCUPANCY programs at a time on a multiprocessor; flags: ONE_HOT, RELU, MASKED, IMITATION, CROSS_ENTROPY. Further, in comments: R runs in
 // memory, S of them take part in an epoch (`members`), C critics, K of them trained, M places in a replay memory, P
 // parameters. `rates` are, for each run, the learning rates of critics and actor, alpha, the parameter of the rule.
 
 #ifndef EMULATED
 #if GROUP > 1
-#define KERNEL extern "C" __global__ __cluster_dims__(GROUP, 1, 1) __launch_bounds__(256) void
+#define KERNEL extern "C" __global__ __cluster_dims__(GROUP, 1, 1) __launch_bounds__(256, OCCUPANCY) void
 #else
-#define KERNEL extern "C" __global__ __launch_bounds__(256) void
+#define KERNEL extern "C" __global__ __launch_bounds__(256, OCCUPANCY) void
 #endif
 #define DEVICE __device__ __forceinline__
 

@@ -1,0 +1,57 @@
+"""``VecNormalize`` in saved agents: its statistics are part of what an agent has learned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
+
+from bdpi.agents.plain import Arrays
+
+_SETTINGS = ("training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon", "norm_obs_keys")
+
+
+def describe_normalizer(normalizer: VecNormalize) -> tuple[dict[str, Any], Arrays]:
+    """Settings as JSON, and statistics."""
+    arrays: Arrays = {"returns": np.asarray(normalizer.returns, np.float64)}
+    for name, statistics in _statistics(normalizer).items():
+        arrays[f"{name}.mean"] = np.asarray(statistics.mean, np.float64)
+        arrays[f"{name}.var"] = np.asarray(statistics.var, np.float64)
+        arrays[f"{name}.count"] = np.asarray(statistics.count, np.float64)
+    return {name: getattr(normalizer, name) for name in _SETTINGS}, arrays
+
+
+def restore_normalizer(env: VecEnv, settings: dict[str, Any], arrays: Arrays) -> VecEnv:
+    """The environment with the normaliser of a saved agent; an environment that has one gets its statistics.
+
+    :raises ValueError: when they do not fit
+    """
+    if not isinstance(settings, dict) or settings.keys() != set(_SETTINGS):
+        raise ValueError("the file is damaged: the settings of VecNormalize make no sense")
+    normalizer = unwrap_vec_normalize(env)
+    if normalizer is None:
+        env = normalizer = VecNormalize(env, **settings)
+    for name in _SETTINGS:
+        setattr(normalizer, name, settings[name])
+    for name, statistics in _statistics(normalizer).items():
+        for part in ("mean", "var", "count"):
+            found = arrays.get(f"{name}.{part}", np.zeros(0))
+            if found.shape != np.shape(getattr(statistics, part)) or not np.isfinite(found).all():
+                raise ValueError(f"the file does not fit: VecNormalize's {name}.{part} has shape {found.shape}")
+            setattr(statistics, part, found.copy() if part != "count" else float(found))
+    if arrays["returns"].shape == normalizer.returns.shape:  # else there are more or fewer environments now
+        normalizer.returns = arrays["returns"].copy()
+    return env
+
+
+def _statistics(normalizer: VecNormalize) -> dict[str, RunningMeanStd]:
+    found = {"ret_rms": normalizer.ret_rms}
+    if normalizer.norm_obs:
+        of_observations = normalizer.obs_rms
+        if isinstance(of_observations, dict):
+            found |= {f"obs_rms.{key}": statistics for key, statistics in of_observations.items()}
+        else:
+            found["obs_rms"] = of_observations
+    return found
