@@ -429,6 +429,9 @@ def study(
         typer.Option(metavar="SERIES", help="Only this series; may be repeated.", show_default=False),
     ] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", min=1, help="So many runs of each series.")] = None,
+    configs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="So many, where each run has another configuration.")
+    ] = None,
     episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many episodes.")] = None,
     executor: Annotated[
         _ExecutorName,
@@ -458,6 +461,8 @@ def study(
 
     $ bdpi study figure2 --only BDPI --only PPO --episodes 200 --minutes 30
 
+    $ bdpi study robustness --configs 50 --episodes 200 --env CartPole-v1
+
     $ bdpi study my_study.yaml --executor ray --ray-address auto
 
     $ bdpi report runs/figure2
@@ -486,6 +491,7 @@ def study(
         rows=tuple(row or ()),
         only=tuple(only or ()),
         seeds=seeds,
+        configs=configs,
         episodes=episodes,
     )
     root = out.absolute()

@@ -557,7 +557,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         _check_brought_along(data)
         if env is not None:
             vec_env = cls._wrap_env(maybe_make_env(env, 0), data["verbose"])
-            if document["normalizer"] is not None:
+            if document.get("normalizer") is not None:
                 vec_env = restore_normalizer(vec_env, document["normalizer"], _part_of(arrays, "normalizer"))
             check_for_correct_spaces(vec_env, data["observation_space"], data["action_space"])
             data["n_envs"] = vec_env.num_envs

@@ -27,11 +27,13 @@ class Job:
     :param place: where the run belongs
     :param plan: what it is
     :param folder: where it is kept
+    :param configuration: where hyper-parameters were drawn from lists, which value each has, and of how many
     """
 
     place: Place
     plan: Plan
     folder: Path
+    configuration: dict[str, tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
         else:
             session = prepare_resumption(job.folder, episodes=job.plan.episodes)
     session.config["study"] = asdict(job.place)
+    if job.configuration is not None:
+        session.config["configuration"] = job.configuration
     session.draws = job.place.seed == 0  # one film of each series; curves are for the report to draw
     outcome = session.run(should_stop=should_stop)
     details = (

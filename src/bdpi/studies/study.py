@@ -16,8 +16,11 @@ from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.job import Job
 from bdpi.runs.plan import Plan
 from bdpi.runs.store import Place
+from bdpi.studies.space import Space
 
-_SETTINGS = ("agent", "set", "off_policy_noise", "action_bits", "record_entropy", "episodes", "in", "same_as")
+_SPACE = ("space", "at_most", "same")
+_SETTINGS = ("agent", "set", *_SPACE, "off_policy_noise", "action_bits", "record_entropy", "episodes", "in", "same_as")
+_ID = re.compile(r":|-v\d+$")  # what only Gymnasium ids have
 _PLAN = ("off_policy_noise", "action_bits", "record_entropy")
 
 
@@ -26,6 +29,7 @@ class Series:
     """One curve of one panel.
 
     :param same_as: row and series whose runs are shown, instead of runs of its own
+    :param space: run k has configuration k of this space, instead of only another seed
     """
 
     row: str
@@ -36,13 +40,14 @@ class Series:
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
     same_as: tuple[str, str] | None = None
+    space: Space | None = None
 
 
 @dataclass(frozen=True)
 class Study:
     """A table of runs.
 
-    :param seeds: runs of each series
+    :param seeds: runs of each series; where series have spaces, how many configurations are drawn
     :param short_names: of the environments, for the command line
     """
 
@@ -52,6 +57,11 @@ class Study:
     series: tuple[Series, ...]
     short_names: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def draws(self) -> bool:
+        """Whether runs of a series differ in their configuration."""
+        return any(series.space is not None for series in self.series)
+
     def smaller(
         self,
         *,
@@ -59,16 +69,29 @@ class Study:
         rows: tuple[str, ...] = (),
         only: tuple[str, ...] = (),
         seeds: int | None = None,
+        configs: int | None = None,
         episodes: int | None = None,
     ) -> Study:
         """A part of the study.
 
-        :param environments: short names or ids; all if empty
+        :param environments: short names or ids; all if empty. A study that draws configurations goes anywhere: ids
+            that it does not have get what its first environment has.
         :param rows: all if empty
         :param only: names of series; all if empty
         :param seeds: so many
+        :param configs: so many, in a study that draws configurations
         :param episodes: at most so many
         """
+        if self.draws and seeds is not None:
+            raise RunError(f"each run of {self.name} has another configuration: give --configs {seeds}, not --seeds")
+        if not self.draws and configs is not None:
+            raise RunError(f"the study {self.name} draws no configurations: give --seeds {configs}, not --configs")
+        if self.draws:
+            new = [name for name in environments if _ID.search(name) and name not in self.short_names.values()]
+            if new:
+                return self._elsewhere(new).smaller(
+                    environments=environments, rows=rows, only=only, configs=configs, episodes=episodes
+                )
         ids = {
             _find(name, self.short_names | {i: i for i in self.short_names.values()}, "environment")
             for name in environments
@@ -82,12 +105,20 @@ class Study:
         ]
         if not chosen:
             raise RunError(f"nothing of the study {self.name} is left: those options exclude each other")
-        return Study(self.name, self.title, seeds or self.seeds, tuple(chosen), self.short_names)
+        return Study(self.name, self.title, seeds or configs or self.seeds, tuple(chosen), self.short_names)
+
+    def _elsewhere(self, ids: list[str]) -> Study:
+        first = next(iter(self.short_names.values()))
+        copies = [
+            Series(**{**vars(s), "environment": name}) for name in ids for s in self.series if s.environment == first
+        ]
+        short_names = self.short_names | {name: name for name in ids}
+        return Study(self.name, self.title, self.seeds, (*self.series, *copies), short_names)
 
     def jobs(self, root: Path) -> list[Job]:
         """One for each run, seed by seed, so that all curves are there early. Series that show others have none."""
         return [
-            Job(place, self._plan(series, seed), _path(root, place))
+            self._job(series, seed, place, root)
             for seed in range(self.seeds)
             for series, place in self._places(seed)
             if series.same_as is None
@@ -110,10 +141,13 @@ class Study:
         for series in self.series:
             yield series, Place(self.name, series.row, series.environment, series.name, seed)
 
-    def _plan(self, series: Series, seed: int) -> Plan:
-        policy = {k: v for k, v in series.hyperparameters.items() if k in ("net_arch", "activation_fn")}
-        rest = {k: v for k, v in series.hyperparameters.items() if k not in policy}
-        return Plan(series.environment, series.agent, seed, series.episodes, None, rest, policy, **series.others)
+    def _job(self, series: Series, seed: int, place: Place, root: Path) -> Job:
+        drawn = None if series.space is None else series.space.draw(series.agent, seed)
+        settings = series.hyperparameters | ({} if drawn is None else drawn.settings)
+        policy = {k: v for k, v in settings.items() if k in ("net_arch", "activation_fn")}
+        rest = {k: v for k, v in settings.items() if k not in policy}
+        plan = Plan(series.environment, series.agent, seed, series.episodes, None, rest, policy, **series.others)
+        return Job(place, plan, _path(root, place), None if drawn is None else drawn.indices)
 
     def _shown(self, place: Place, same_as: tuple[str, str]) -> Place:
         return Place(place.study, same_as[0], place.environment, same_as[1], place.seed)
@@ -124,7 +158,7 @@ class Study:
             shown = place if series.same_as is None else self._shown(place, series.same_as)
             if shown not in known:
                 known.add(shown)  # several series may show the same runs
-                yield Job(shown, self._plan(series, seed), _path(root, shown))
+                yield self._job(series, seed, shown, root)
 
 
 def _path(root: Path, place: Place) -> Path:
@@ -176,7 +210,7 @@ def parse_study(name: str, table: Any) -> Study:
     for key in ("environments", "rows"):
         if key not in table:
             raise RunError(f"the study {name} has no {key!r}")
-    _only_known(table, ("title", "seeds", "environments", "rows"), f"the study {name}")
+    _only_known(table, ("title", "seeds", "configurations", "environments", "rows"), f"the study {name}")
     environments = {
         short: {"id": entry} if isinstance(entry, str) else _mapping(entry, f"environment {short} of {name}")
         for short, entry in _mapping(table["environments"], f"environments of {name}").items()
@@ -198,11 +232,21 @@ def parse_study(name: str, table: Any) -> Study:
             origin = next(s for s in series if (s.row, s.name) == one.same_as and s.environment == one.environment)
             one = Series(**{**vars(origin), "row": one.row, "name": one.name, "same_as": one.same_as})
         resolved.append(one)
-    seeds = table.get("seeds", 8)
+    draws = {one.space is not None for one in resolved}
+    if len(draws) > 1:
+        raise RunError(f"some series of the study {name} have a space, others do not: make two studies of it")
+    number, other = ("configurations", "seeds") if draws == {True} else ("seeds", "configurations")
+    if other in table:
+        raise RunError(f"the study {name} has {other!r}: it needs {number!r}, as its series have {_spaces(draws)}")
+    seeds = table.get(number, 8)
     if not isinstance(seeds, int) or seeds < 1:
-        raise RunError(f"seeds of the study {name} must be a whole number from 1 on, not {seeds!r}")
+        raise RunError(f"{number} of the study {name} must be a whole number from 1 on, not {seeds!r}")
     short_names = {short: str(entry["id"]) for short, entry in environments.items()}
     return Study(name, str(table.get("title", name)), seeds, tuple(resolved), short_names)
+
+
+def _spaces(draws: set[bool]) -> str:
+    return "spaces" if draws == {True} else "no spaces"
 
 
 def _series(row: str, label: str, short: str, environment: Mapping[str, Any], settings: Any, where: str) -> Series:
@@ -215,6 +259,10 @@ def _series(row: str, label: str, short: str, environment: Mapping[str, Any], se
     if "id" not in environment:
         raise RunError(f"environment {short}: give its Gymnasium id, for example {{id: CartPole-v1, episodes: 100}}")
     same_as = settings.get("same_as")
+    rules = [name for name in _SPACE[1:] if name in settings and "space" not in settings]
+    if rules:
+        raise RunError(f"{where} has {', '.join(map(repr, rules))} and no 'space' that they could be about")
+    space = [settings.get(name, {}) for name in _SPACE]
     return Series(
         row=row,
         environment=str(environment["id"]),
@@ -224,6 +272,7 @@ def _series(row: str, label: str, short: str, environment: Mapping[str, Any], se
         hyperparameters=dict(settings["set"]),
         others={key: settings[key] for key in _PLAN if key in settings},
         same_as=None if same_as is None else tuple(str(same_as).split("/", 1)),  # type: ignore[arg-type]
+        space=Space.parse(*space, where) if "space" in settings else None,
     )
 
 
