@@ -9,6 +9,10 @@ class RunError(Exception):
     """Something that the user can put right. The message is one line: what was wrong, which value, what to do."""
 
 
+class Busy(RunError):
+    """Another process works on the run."""
+
+
 def one_line(message: object) -> str:
     """The message without line breaks and terminal colours (Gymnasium paints its warnings)."""
     return " ".join(_COLOURS.sub("", str(message)).split())

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bdpi.runs.errors import RunError, one_line
+from bdpi.runs.errors import Busy, RunError, one_line
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -163,7 +163,7 @@ class RunFolder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RunError(f"{self.path} is being trained by another process: wait for it or stop it") from None
+                raise Busy(f"{self.path} is being trained by another process: wait for it or stop it") from None
             except OSError:  # some network file systems know no locks: better without than not at all
                 pass
             yield

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bdpi.runs.errors import RunError, named
+from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
 from bdpi.runs.store import Place
@@ -104,8 +104,10 @@ def execute(job: Job, should_stop: Callable[[], bool] = lambda: False) -> JobRes
     """Run a job to its end, or until it should stop. Never raises: a study goes on without a run that failed."""
     try:
         return _execute(job, should_stop)
+    except Busy as error:
+        return JobResult("busy", str(error))
     except RunError as error:
-        return JobResult("busy" if "another process" in str(error) else "failed", str(error))
+        return JobResult("failed", str(error))
     except Exception as error:
         return JobResult("failed", named(error), traceback.format_exc())
 
@@ -124,7 +126,12 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
         started_over = True
     with _PREPARING:
         if status == "new" or started_over:
-            session = prepare(job.plan, job.folder)
+            try:
+                session = prepare(job.plan, job.folder)
+            except RunError as error:
+                if status_of(job) != "new":  # another process has begun it since we looked
+                    raise Busy(str(error)) from error
+                raise
         else:
             session = prepare_resumption(job.folder, episodes=job.plan.episodes)
     session.config["study"] = asdict(job.place)
