@@ -262,7 +262,7 @@ def _series(row: str, label: str, short: str, environment: Mapping[str, Any], se
     rules = [name for name in _SPACE[1:] if name in settings and "space" not in settings]
     if rules:
         raise RunError(f"{where} has {', '.join(map(repr, rules))} and no 'space' that they could be about")
-    space = [settings.get(name, {}) for name in _SPACE]
+    values, at_most, same = (settings.get(name, {}) for name in _SPACE)
     return Series(
         row=row,
         environment=str(environment["id"]),
@@ -272,7 +272,7 @@ def _series(row: str, label: str, short: str, environment: Mapping[str, Any], se
         hyperparameters=dict(settings["set"]),
         others={key: settings[key] for key in _PLAN if key in settings},
         same_as=None if same_as is None else tuple(str(same_as).split("/", 1)),  # type: ignore[arg-type]
-        space=Space.parse(*space, where) if "space" in settings else None,
+        space=Space.parse(values, at_most, same, where) if "space" in settings else None,
     )
 
 

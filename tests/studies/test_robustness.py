@@ -1,0 +1,187 @@
+"""The study of robustness: the appendix's spaces, and configurations that are the same everywhere."""
+
+import subprocess
+import sys
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bdpi.runs.errors import RunError
+from bdpi.runs.job import check_plans, execute, status_of
+from bdpi.runs.store import read_runs, write_index
+from bdpi.studies import load_study
+from bdpi.studies.space import Space
+from bdpi.studies.study import parse_study
+
+SPACE = Space({"a": (1, 4, 8), "b": (1, 4), "c": ("x", "y", "z")}, at_most={"a": "b"}, same={"d": "c"})
+TABLE: dict[str, Any] = {
+    "configurations": 3,
+    "environments": {"pole": {"id": "CartPole-v1", "episodes": 2}},
+    "rows": {"r": {"PPO": {"agent": "ppo", "space": {"n_steps": [16, 32], "net_arch": [[8], [16]]}}}},
+}
+SIZES = {  # how many configurations the appendix's lists have, without what they have for nothing
+    "BDPI": 5 * 5 * 5 * 4 * 3 * 5 * 4 * 4,
+    "PPO": 5 * 5 * 4 * 7 * 4 * 5,
+    "A2C": 5 * 5 * 4 * 5 * 5 * 5,
+    "ACKTR": 5 * 5 * 4 * 6 * 5 * 5 * 5 * 5,
+    "DQN": 5 * 5 * 5 * 3 * 4 * 4 * 5 * 4 * 5,
+    "PrioritizedDuelingDQN": 5 * 5 * 5 * 3 * 4 * 4 * 5 * 4 * 5 * 5,
+}
+
+BDPI_7 = {
+    "learning_rate": 0.0001,
+    "net_arch": [96],
+    "buffer_size": 20000,
+    "batch_size": 64,
+    "critics_per_step": 4,
+    "n_critics": 8,
+    "critic_iterations": 1,
+    "fit_steps": 1,
+}
+PPO_7 = {
+    "learning_rate": 0.00001,
+    "net_arch": [96, 96],
+    "ent_coef": 0.03,
+    "n_steps": 256,
+    "gae_lambda": 0.9,
+    "n_epochs": 8,
+    "batch_size": 256,
+}
+
+
+def test_a_configuration_depends_on_its_algorithm_and_number_only() -> None:
+    code = f"from bdpi.studies.space import Space; print([{SPACE!r}.draw('bdpi', k).settings for k in range(20)])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == str([SPACE.draw("bdpi", k).settings for k in range(20)])
+    backwards = Space(dict(reversed(SPACE.values.items())), SPACE.at_most, SPACE.same)
+    assert [backwards.draw("bdpi", k).settings for k in range(20)] == [
+        SPACE.draw("bdpi", k).settings for k in range(20)
+    ]
+    assert [SPACE.draw("dqn", k).settings for k in range(20)] != [SPACE.draw("bdpi", k).settings for k in range(20)]
+
+
+def test_configurations_never_change() -> None:
+    """Runs that exist would not fit the study any more. These numbers were written down when it was made."""
+    robustness = {series.name: series for series in load_study("robustness").series}
+    drawn = {name: series.space.draw(series.agent, 7).settings for name, series in robustness.items() if series.space}
+    assert drawn["BDPI"] == BDPI_7
+    assert drawn["PPO"] == PPO_7
+
+
+def test_all_allowed_configurations_are_equally_likely_and_no_others_are_drawn() -> None:
+    allowed = {(a, b, c) for a, b, c in product(*SPACE.values.values()) if a <= b}
+    drawn = [SPACE.draw("bdpi", number).settings for number in range(9_000)]
+    counts = Counter((each["a"], each["b"], each["c"]) for each in drawn)
+    assert set(counts) == allowed
+    assert len(allowed) == 9
+    # 1000 of each are expected, with a standard deviation of 30
+    assert all(850 < count < 1150 for count in counts.values())
+    assert all(each["d"] == each["c"] for each in drawn)
+
+
+def test_indices_say_which_value_it_is() -> None:
+    for number in range(20):
+        drawn = SPACE.draw("bdpi", number)
+        assert set(drawn.indices) == {"a", "b", "c"}
+        for name, (index, count) in drawn.indices.items():
+            assert SPACE.values[name][index] == drawn.settings[name]
+            assert count == len(SPACE.values[name])
+
+
+def test_the_spaces_are_those_of_the_appendix(tmp_path: Path) -> None:
+    study = load_study("robustness")
+    sizes = {}
+    for series in study.series:
+        assert series.space is not None
+        sizes[series.name] = 1
+        for values in series.space.values.values():
+            sizes[series.name] *= len(values)
+    assert sizes == SIZES
+    assert study.seeds == 2000
+    assert {(s.environment, s.episodes) for s in study.series} == {("LunarLander-v3", 800)}
+    jobs = study.smaller(configs=40).jobs(tmp_path)
+    check_plans([job.plan for job in jobs])
+    assert len(jobs) == 40 * 6
+    for job in jobs:
+        settings = job.plan.hyperparameters
+        assert job.plan.seed == job.place.seed
+        assert settings.get("critics_per_step", 0) <= settings.get("n_critics", 0)
+        assert settings.get("n_steps") == settings["batch_size"] if job.plan.agent == "ppo" else True
+        assert len(job.plan.policy_kwargs["net_arch"]) == (2 if job.plan.agent in ("ppo", "a2c", "acktr") else 1)
+
+
+def test_the_budget_can_be_chosen(tmp_path: Path) -> None:
+    study = load_study("robustness")
+    few = study.smaller(configs=2, episodes=5, environments=("CartPole-v1",), only=("bdpi",)).jobs(tmp_path)
+    assert [(j.plan.environment, j.plan.episodes, j.place.seed) for j in few] == [("CartPole-v1", 5, k) for k in (0, 1)]
+    more = study.smaller(configs=4, only=("bdpi",)).jobs(tmp_path)
+    assert [j.plan.hyperparameters for j in few] == [j.plan.hyperparameters for j in more[:2]]
+    both = study.smaller(configs=1, environments=("lunarlander", "Acrobot-v1"), only=("DQN",)).jobs(tmp_path)
+    assert {j.plan.environment for j in both} == {"LunarLander-v3", "Acrobot-v1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("robustness", {"seeds": 3}, "give --configs 3, not --seeds"),
+        ("figure2", {"configs": 3}, "give --seeds 3, not --configs"),
+        ("robustness", {"environments": ("moon",)}, "no environment 'moon'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        load_study(name).smaller(**options)
+
+
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        ({"space": {}}, "must be a table of names and lists"),
+        ({"space": {"n_steps": 16}}, "n_steps in the space of r/s of t needs a list of values"),
+        ({"space": {"n_steps": [16, 16]}}, "has a value twice"),
+        ({"space": {"a": [1]}, "at_most": {"a": "b"}}, "at_most of r/s of t names b: its space has a"),
+        ({"space": {"a": [1], "b": [1]}, "same": {"a": "b"}}, "cannot be drawn and be the same"),
+        ({"at_most": {"a": "b"}}, "'at_most' and no 'space'"),
+    ],
+)
+def test_mistakes_in_a_space_are_named(series: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        parse_study("t", {**TABLE, "rows": {"r": {"s": {"agent": "ppo", **series}}}})
+
+
+def test_a_space_without_any_allowed_configuration_is_named() -> None:
+    with pytest.raises(RunError, match="in which a is at most b: give the lists smaller values"):
+        Space({"a": (4, 8), "b": (1,)}, at_most={"a": "b"}).draw("bdpi", 0)
+
+
+def test_seeds_and_configurations_are_not_mixed() -> None:
+    with pytest.raises(RunError, match="it needs 'configurations'"):
+        parse_study("t", {**{k: v for k, v in TABLE.items() if k != "configurations"}, "seeds": 3})
+    with pytest.raises(RunError, match="some series of the study t have a space"):
+        parse_study("t", {**TABLE, "rows": {"r": {**TABLE["rows"]["r"], "s": {"agent": "ppo"}}}})
+
+
+def test_runs_remember_which_configuration_they_have(tmp_path: Path) -> None:
+    study = parse_study("t", TABLE)
+    jobs = study.jobs(tmp_path)
+    write_index(tmp_path / "t", study.title, study.folders(tmp_path))
+    for job in jobs:
+        assert execute(job).status == "finished"
+        assert status_of(job) == "finished"
+    _, runs, problems = read_runs(tmp_path / "t")
+    assert not problems
+    for run in runs:
+        drawn = run.config["configuration"]
+        assert {name: tuple(entry) for name, entry in drawn.items()} == jobs[run.place.seed].configuration
+        assert run.config["hyperparameters"]["n_steps"] == [16, 32][drawn["n_steps"][0]]
+        assert run.config["policy_kwargs"]["net_arch"] == [[8], [16]][drawn["net_arch"][0]]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_algorithm_runs_with_what_is_drawn(number: int, tmp_path: Path) -> None:
+    study = load_study("robustness").smaller(configs=number + 1, episodes=4, environments=("CartPole-v1",))
+    jobs = [job for job in study.jobs(tmp_path) if job.place.seed == number]
+    assert {job.place.series: execute(job).status for job in jobs} == dict.fromkeys(SIZES, "finished")
