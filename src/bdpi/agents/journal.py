@@ -251,10 +251,10 @@ class Journal:
             discount,
             *(None if m is None else np.frombuffer(m, np.uint8) != 0 for m in (mask, next_mask)),
         )
-        for observation in (step.observation, step.next_observation):
+        for what, observation in (("observation", step.observation), ("next observation", step.next_observation)):
             try:
-                check_finite("observation", observation, number, 0)
-                check_in_space("observation", observation, self.observation_space, number, 0)
+                check_finite(what, observation, number, 0)
+                check_in_space(what, observation, self.observation_space, number, 0)
             except ValueError as error:
                 raise JournalError(f"{self.path} is damaged: transition {number}: {error}") from error
         return step
