@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bdpi.commands import export, journal
+from bdpi.commands import export, journal, tune
 
 if TYPE_CHECKING:
     from bdpi.runs.progress import Observer
@@ -401,6 +401,7 @@ def play(
 
 export.register(app)
 journal.register(app)
+tune.register(app)
 
 
 class _ExecutorName(str, Enum):

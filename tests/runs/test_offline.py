@@ -168,7 +168,7 @@ def test_what_cannot_be_learned_from(lake, tmp_path):
     with Journal(short) as journal:
         for _ in range(40):
             journal.append(Step(1, 2, 0.0, 99, False, False))  # which nobody checks in such a program
-    with pytest.raises(RunError, match="is damaged: transition 6: the next observation .* is 99, outside"):
+    with pytest.raises(RunError, match=r"is damaged: transition 6: the next observation .* is 99, outside"):
         prepare_offline(plan(short))
     with pytest.raises(RunError, match="there is no journal"):
         prepare_offline(plan(tmp_path / "nowhere.sqlite", environment="FrozenLake-v1"))

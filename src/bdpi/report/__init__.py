@@ -6,6 +6,9 @@
 | ``panels`` | runs become series, panels and rows of a figure |
 | ``statistics`` | estimates with intervals, from few runs |
 | ``entropy`` | the entropy of policies while they are learned |
+| ``configurations`` | runs with random configurations become points with scores |
+| ``sensitivity`` | how much the choice of hyper-parameters matters |
+| ``robustness`` | that, as tables and figures |
 | ``tables`` | the numbers, for Markdown and for HTML |
 | ``style`` | colours and order of the series |
 | ``figure`` | the figure in the paper's layout, as PNG and PDF |

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,8 @@ class Algorithm:
     :param scores: sum of the returns of each run
     :param labels: text of each value that was drawn, by parameter and index
     :param n_drawn: how many runs there are, those that are not finished included
+    :param numbers: which configurations these are
+    :param unfinished: ``"1 failed, 2 running"``; empty where all are finished
     """
 
     name: str
@@ -36,6 +39,8 @@ class Algorithm:
     scores: NDArray[np.float64]
     labels: dict[tuple[str, int], str]
     n_drawn: int
+    numbers: tuple[int, ...] = ()
+    unfinished: str = ""
 
     @cached_property
     def points(self) -> NDArray[np.float64]:
@@ -99,6 +104,7 @@ def comparisons_of(runs: Sequence[StoredRun]) -> list[Comparison]:
 
 
 def _algorithm(name: str, runs: Sequence[StoredRun], n_episodes: int) -> Algorithm:
+    statuses = Counter(run.status for run in runs if run.status != "finished")
     finished = [run for run in runs if run.status == "finished" and len(run.returns)]
     spaces = {tuple((p, entry[1]) for p, entry in sorted(run.config["configuration"].items())) for run in runs}
     if len(spaces) > 1:
@@ -119,6 +125,8 @@ def _algorithm(name: str, runs: Sequence[StoredRun], n_episodes: int) -> Algorit
         np.array([run.returns[:n_episodes].sum() for run in finished], np.float64),
         labels,
         len(runs),
+        tuple(run.place.seed for run in finished),
+        ", ".join(f"{n} {status}" for status, n in sorted(statuses.items())),
     )
 
 

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 
 from bdpi.report import statistics, style
+from bdpi.report.configurations import is_drawn
 from bdpi.report.entropy import EntropyPanel, entropies_of
 from bdpi.report.panels import Panel, Row, Series, rows_of
+from bdpi.report.robustness import Robustness
 from bdpi.report.statistics import learning_curve
 from bdpi.report.tables import NONE, Table, tables_of, unfinished
 from bdpi.runs.store import StoredRun
@@ -28,36 +30,44 @@ from bdpi.runs.versions import versions
 
 MAX_POINTS = 240  # per curve: about one per two pixels of an enlarged panel
 MAX_FILM_BYTES = 6_000_000  # of all films together: a page that mail and browsers can bear
+_PICTURES = {
+    "robustness": "Total reward of every configuration, sorted: the numbers are in the table below",
+    "importance": "Share of the variance that each hyper-parameter explains: the numbers are in the table below",
+}
 # Entries of a configuration that say how a run went, not what it was.
 _NOT_CONFIGURATION = frozenset({"seed", "status", "result", "started", "finished", "study", "resumed"})
 
 
-def make_page(runs: Sequence[StoredRun], *, title: str, command: str) -> str:
+def make_page(runs: Sequence[StoredRun], *, title: str, command: str, robustness: Robustness | None = None) -> str:
     """The text of the page.
 
     :param runs: of any studies, finished or not; may be none.
     :param title: heading.
     :param command: what the reader would run to get this page again.
+    :param robustness: of the runs with random configurations, which have no curves.
     """
-    rows = rows_of(runs)
+    rows = rows_of([run for run in runs if not is_drawn(run)])
     entropies = entropies_of(runs, max_points=800)
     parts: list[tuple[str, str, str]] = []  # id, heading, HTML
     for number, row in enumerate(rows):
         parts.append((f"row{number}", row.title, _row_section(f"row{number}", row)))
     if entropies:
         parts.append(("entropies", "Entropy of the policy", _entropy_section(entropies)))
+    if robustness and robustness.tables:
+        parts.append(("robustness", "Robustness to hyper-parameters", _robustness_section(robustness)))
     waiting = unfinished(rows)
     if waiting.rows:
         parts.append(("unfinished", waiting.title, _table(waiting)))
     films = _films(rows)
     if films:
         parts.append(("films", "Films", films))
-    parts.append(("configurations", "Configurations", _configurations(rows)))
+    if rows or not runs:
+        parts.append(("configurations", "Configurations", _configurations(rows)))
     parts.append(("versions", "Versions and command", _origin(runs, command)))
     return _filled(
         {
             "title": escape(title),
-            "summary": escape(_summary(runs, rows)),
+            "summary": escape(_summary(runs)),
             "css": _file("page.css"),
             "js": _file("page.js"),
             "navigation": " ".join(f'<a href="#{name}">{escape(heading)}</a>' for name, heading, _ in parts),
@@ -94,10 +104,10 @@ def _json(data: object) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _summary(runs: Sequence[StoredRun], rows: Sequence[Row]) -> str:
+def _summary(runs: Sequence[StoredRun]) -> str:
     if not runs:
         return "There are no runs yet."
-    series = sum(len(panel.series) for row in rows for panel in row.panels)
+    series = len({(run.place.study, run.place.row, run.place.environment, run.place.series) for run in runs})
     environments = len({run.place.environment for run in runs})
     statuses = Counter(run.status for run in runs)
     n_episodes = sum(len(run.returns) for run in runs)
@@ -200,6 +210,16 @@ def _row_section(name: str, row: Row) -> str:
     # The first table is what most readers look for; the others are a click away.
     tables = "\n".join(_folded(table, opened=number == 0) for number, table in enumerate(tables_of(row)))
     return f"{_panels(name)}\n{tables}"
+
+
+def _robustness_section(robustness: Robustness) -> str:
+    figures = "\n".join(
+        f'<figure class="picture"><img src="data:image/png;base64,{base64.b64encode(content).decode("ascii")}" '
+        f'alt="{escape(_PICTURES[name])}"></figure>'
+        for name, content in robustness.pictures.items()
+    )
+    folded = "\n".join(_folded(table, opened=number == 0) for number, table in enumerate(robustness.tables))
+    return f"{figures}\n{folded}"
 
 
 def _entropy_section(panels: Sequence[EntropyPanel]) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bdpi.report.configurations import comparisons_of, is_drawn
 from bdpi.report.figure import draw_entropy, draw_figure
 from bdpi.report.page import make_page
 from bdpi.report.panels import rows_of
+from bdpi.report.robustness import Robustness, write_robustness
 from bdpi.report.tables import markdown, tables_of, unfinished
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import write_atomically
@@ -16,7 +18,8 @@ from bdpi.runs.store import StoredRun
 
 def write_report(runs: Sequence[StoredRun], folder: Path, *, title: str, command: str) -> list[Path]:
     """Write ``figure.png``, ``figure.pdf``, ``tables.md`` and ``index.html``; ``entropy.png`` and ``entropy.pdf`` too
-    where runs have recorded entropies.
+    where runs have recorded entropies. Runs with random configurations have no learning curves in common: they are in
+    ``robustness.png`` and ``importance.png``, and the same as PDF, instead.
 
     :param runs: finished or not; at least one.
     :param folder: made where it does not exist; files of an earlier report in it are replaced.
@@ -31,25 +34,31 @@ def write_report(runs: Sequence[StoredRun], folder: Path, *, title: str, command
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"the folder {folder} cannot be made: {error.strerror or error}") from None
-    rows = rows_of(runs)
-    written = [folder / "figure.png", folder / "figure.pdf"]
-    draw_figure(rows, written, title)
+    curves = [run for run in runs if not is_drawn(run)]
+    written = []
+    if curves:
+        written = [folder / "figure.png", folder / "figure.pdf"]
+        draw_figure(rows_of(curves), written, title)
     if any(run.entropies is not None and len(run.entropies) for run in runs):
         entropy = [folder / "entropy.png", folder / "entropy.pdf"]
         draw_entropy(runs, entropy)
         written += entropy
+    robustness, drawn = write_robustness(comparisons_of(runs), folder)
+    written += drawn
     tables, page = folder / "tables.md", folder / "index.html"
-    _write(tables, _markdown(runs, title, command))
-    _write(page, make_page(runs, title=title, command=command))
+    _write(tables, _markdown(runs, title, command, robustness))
+    _write(page, make_page(runs, title=title, command=command, robustness=robustness))
     return [*written, tables, page]
 
 
-def _markdown(runs: Sequence[StoredRun], title: str, command: str) -> str:
-    rows = rows_of(runs)
+def _markdown(runs: Sequence[StoredRun], title: str, command: str, robustness: Robustness) -> str:
+    rows = rows_of([run for run in runs if not is_drawn(run)])
     parts = [f"# {' '.join(title.split())}\n", f"Made by `{' '.join(command.split())}`.\n"]
     for row in rows:
         parts.append(f"## {row.title}\n")
         parts += [markdown(table) for table in tables_of(row)]
+    if robustness.tables:
+        parts += ["## Robustness to hyper-parameters\n", *(markdown(table) for table in robustness.tables)]
     waiting = unfinished(rows)
     if waiting.rows:
         parts.append(markdown(waiting).replace("### ", "## ", 1))
