@@ -1,0 +1,155 @@
+"""``bdpi tune``: search the hyper-parameters of an agent."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from bdpi.runs.tuning import Trial, Tuner, Tuning
+
+_FAILED = 1
+_MOST_SHOWN = 10
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bdpi``."""
+    app.command()(tune)
+
+
+def tune(
+    environment: Annotated[
+        str, typer.Argument(metavar="ENV_ID", help="A Gymnasium id, as for bdpi train.", show_default=False)
+    ],
+    agent: Annotated[
+        str, typer.Option(metavar="NAME", help="Which algorithm; any of bdpi train, except sac and td3.")
+    ] = "bdpi",
+    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Try so many configurations.")] = 20,
+    episodes: Annotated[int, typer.Option(metavar="M", min=1, help="Train each for so many episodes.")] = 100,
+    seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Train each so many times.")] = 1,
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="S", min=0, max=2**32 - 1, help="The same seed gives the same search. Runs begin with it."
+        ),
+    ] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Fix a hyper-parameter, which is then not searched; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(metavar="T", min=0, help="Stop, resumable, after so long.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where everything is kept.", show_default="runs/tune/ENV_ID-AGENT"),
+    ] = None,
+) -> None:
+    """Search good hyper-parameters, with Optuna, among those of the paper's study of robustness.
+
+    A configuration is as good as the total reward over all its episodes, as in the paper; with several seeds, their
+    mean. The first is the default one. Those whose mean return falls behind half of the others, after a fifth of a run
+    or later, are pruned: given up. In the end, the best are shown, and the command that trains with the very best.
+
+    Ctrl-C stops after the current step, and the same command goes on. When all is done, it adds as many trials again.
+
+    [bold]Examples[/bold]
+
+    $ bdpi tune CartPole-v1
+
+    $ bdpi tune LunarLander-v3 --trials 50 --episodes 200 --seeds 2 --minutes 600
+
+    $ bdpi tune FrozenLake8x8-v1 --agent ppo --set gae_lambda=0.9 --out runs/lake
+    """
+    from bdpi.commands.ticker import Ticker
+    from bdpi.runs.build import warnings_as_notes
+    from bdpi.runs.signals import Stop
+    from bdpi.runs.tuning import Tuner, TuningPlan
+
+    stop = Stop()
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def should_stop() -> bool:
+        return stop.requested() or (deadline is not None and time.monotonic() > deadline)
+
+    ticker = Ticker("episodes")
+
+    def ended(trial: Trial, goal: int) -> None:
+        ticker.end()  # its line is still open on a terminal
+        _say(_line(trial, goal, tuner.fixed))
+
+    with warnings_as_notes(_say):
+        tuner = Tuner(TuningPlan(environment, agent, episodes, seeds, seed, tuple(settings or ())), out)
+        _say(f"{agent} on {tuner.plan.environment}: {', '.join(tuner.choices.values)}")
+        with stop.on_signals():
+            try:
+                found = tuner.run(trials, should_stop, ended, ticker)
+            finally:
+                ticker.end()
+    _report(tuner, found)
+    if len(found.trials) < found.goal:
+        _say(f"Stopped after {len(found.trials)} of {found.goal} trials. Go on: the same command again.")
+        raise typer.Exit(stop.exit_status if stop.requested() else 0)
+    if not found.best:
+        print("bdpi: no trial has finished, so there is no best one", file=sys.stderr, flush=True)
+        raise typer.Exit(_FAILED)
+
+
+def _line(trial: Trial, goal: int, fixed: Mapping[str, Any]) -> str:
+    from bdpi.runs.text import number
+
+    how = {
+        "finished": f"total reward {number(trial.score)}",
+        "pruned": f"pruned after {trial.episodes} episodes",
+        "failed": f"failed: {trial.error}",
+    }
+    return f"trial {trial.number}/{goal}   {how[trial.status]}   {_settings(trial, fixed)}"
+
+
+def _settings(trial: Trial, fixed: Mapping[str, Any]) -> str:
+    """What was chosen, and is not the default."""
+    return " ".join(text for text in trial.settings if text.partition("=")[0] not in fixed) or "(defaults)"
+
+
+def _report(tuner: Tuner, found: Tuning) -> None:
+    """The best trials, and how to train with the best one."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from bdpi.runs.text import number
+
+    counts = {status: sum(t.status == status for t in found.trials) for status in ("finished", "pruned", "failed")}
+    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    _say()
+    _say(f"{len(found.trials)} trials in {tuner.out / 'tune.sqlite'}{f': {said}' if said else ''}")
+    best = found.best[:_MOST_SHOWN]
+    if not best:
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("trial", "total reward", "per episode"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("settings")
+    for trial in best:
+        per_episode = (trial.score or 0.0) / tuner.plan.episodes
+        table.add_row(str(trial.number), number(trial.score), number(per_episode), _settings(trial, tuner.fixed))
+    # In a file or a pipe, lines are not folded: somebody may want to search them.
+    console = Console(width=None if sys.stdout.isatty() else 300, markup=False, highlight=False)
+    with contextlib.suppress(OSError):
+        console.print(table)
+    _say(f"The best:  {shlex.join(tuner.command(best[0]))}")
+
+
+def _say(text: str = "") -> None:
+    """Print, unless nobody reads any more."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)

@@ -1,0 +1,107 @@
+"""What ``bdpi tune`` chooses from: the values of the study ``robustness``, which are the paper's.
+
+Optuna chooses among numbers and texts, so lists (``net_arch``) are texts here, as ``--set`` takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bdpi.runs.errors import RunError
+
+if TYPE_CHECKING:
+    from bdpi.runs.train import Session
+    from bdpi.studies.space import Space
+
+Value = int | float | str | None
+
+#: BDPI's relatives have the same hyper-parameters.
+_LIKE_BDPI = ("abcdqn", "actor-mimic", "bootstrapped-dqn", "tabular-bdpi")
+_OF_NETWORKS = ("learning_rate", "net_arch", "fit_steps")  # without effect on tables
+
+
+class Choices:
+    """The configurations of one agent in one environment.
+
+    :param agent: an agent of :func:`tunable`
+    :param session: a run that was prepared with nothing but the settings that are fixed
+    :param fixed: settings that are the user's, and are not chosen
+    :raises RunError: when nothing is left to choose
+    """
+
+    def __init__(self, agent: str, session: Session, fixed: Mapping[str, Any]) -> None:
+        self._space = space_of(agent)
+        self._fixed = dict(fixed)
+        names = [name for name in self._space.values if agent != "tabular-bdpi" or name not in _OF_NETWORKS]
+        #: what the agent has by itself
+        self.defaults: dict[str, Value] = {name: _default(name, _model(session)) for name in names}
+        #: for each name that is chosen, the paper's values, and the default where it is not among them
+        self.values: dict[str, tuple[Value, ...]] = {}
+        for name in names:
+            if name not in fixed:
+                values = tuple(_plain(value) for value in self._space.values[name])
+                default = self.defaults[name]
+                self.values[name] = values if default in values else (*values, default)
+        if not self.values:
+            raise RunError(f"every hyper-parameter of {agent} that could be chosen has a --set: leave one out")
+
+    def settings(self, chosen: Mapping[str, Value]) -> dict[str, Any]:
+        """What to change about the agent, so that it has the chosen values. What it has by itself is left out.
+
+        :param chosen: a value for each name in ``values``
+        """
+        settings = {name: value for name, value in chosen.items() if value != self.defaults[name]} | self._fixed
+        complete = {**self.defaults, **settings}
+        for small, large in self._space.at_most.items():
+            # Of one critic, four cannot be trained in each step: all are, which is what None means.
+            if complete[small] is not None and complete[small] >= complete[large]:
+                settings[small] = complete[large]
+                if self.defaults[small] is None:
+                    del settings[small]
+        for name, other in self._space.same.items():
+            if other in settings and name not in self._fixed:
+                settings[name] = settings[other]
+        return settings
+
+
+def tunable() -> dict[str, Space]:
+    """The spaces, by the names of agents."""
+    from bdpi.studies import load_study
+
+    found = {series.agent: series.space for series in load_study("robustness").series if series.space is not None}
+    return {**found, **dict.fromkeys(_LIKE_BDPI, found["bdpi"])}
+
+
+def space_of(agent: str) -> Space:
+    """:raises RunError: for an agent that the paper has no values for."""
+    spaces = tunable()
+    if agent not in spaces:
+        raise RunError(f"there are no values to try for {agent}: choose one of {', '.join(spaces)}")
+    return spaces[agent]
+
+
+def setting_texts(settings: Mapping[str, Any]) -> list[str]:
+    """``["n_critics=8", "net_arch=[64]"]``, as ``--set`` takes them."""
+    return [f"{name}={_plain(value)}" for name, value in settings.items()]
+
+
+def _plain(value: Any) -> Value:
+    return str(value).replace(" ", "") if isinstance(value, list | tuple | dict) else value
+
+
+def _model(session: Session) -> Any:
+    """The algorithm, which the runs of peers keep elsewhere."""
+    return getattr(session, "peer", None) or session.agent
+
+
+def _default(name: str, model: Any) -> Value:
+    """What a hyper-parameter is if nobody has set it."""
+    if name == "net_arch":
+        return _plain(model.policy.net_arch)
+    if name == "fit_steps":
+        return int(model.hyperparameters().fit_steps)  # the argument is None, which depends on the observations
+    if name == "train_freq":
+        return int(model.train_freq.frequency)
+    value: Value = getattr(model, name)
+    return value

@@ -1,0 +1,152 @@
+"""One trial of a search: the same configuration trained with several seeds, until it is done, bad, or interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from bdpi.runs.episodes import Episodes, read_monitor
+from bdpi.runs.errors import RunError, named
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.plan import Plan
+from bdpi.runs.train import Session, prepare, prepare_resumption
+
+
+class Judge(Protocol):
+    """What is asked of Optuna's trials."""
+
+    def report(self, value: float, step: int) -> None:
+        """How good the trial is so far."""
+
+    def should_prune(self) -> bool:
+        """Whether that is too bad to go on."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a trial went.
+
+    :param status: ``"finished"``, ``"pruned"``, ``"failed"`` or ``"interrupted"``
+    :param returns: of each seed, of all its episodes
+    :param error: one line
+    """
+
+    status: str
+    returns: list[list[float]] = field(default_factory=list)
+    error: str = ""
+
+
+class Reports:
+    """Tells, block by block, the mean return of all episodes of a trial so far, over all its runs.
+
+    :param judge: is told, and decides
+    :param block: episodes from one report to the next
+    """
+
+    def __init__(self, judge: Judge, block: int) -> None:
+        self._judge, self._block = judge, block
+        self._earlier: list[float] = []
+        self._reported = 0
+        self.prune = False  #: whether the trial should be given up
+
+    def add(self, returns: Sequence[float]) -> None:
+        """Report what is new of the run that is going on.
+
+        :param returns: all of this run
+        """
+        while self._reported + self._block <= len(returns) and not self.prune:
+            self._reported += self._block
+            known = [*self._earlier, *returns[: self._reported]]
+            self._judge.report(sum(known) / len(known), len(known))
+            self.prune = self._judge.should_prune()
+
+    def next_run(self, returns: Sequence[float]) -> None:
+        """Another seed begins.
+
+        :param returns: of the one that has ended
+        """
+        self._earlier += returns
+        self._reported = 0
+
+
+def train(
+    plans: Sequence[Plan],
+    path: Path,
+    reports: Reports,
+    should_stop: Callable[[], bool],
+    tick: Callable[[int], object],
+) -> Result:
+    """Train one seed after the other. Never raises: whatever goes wrong is the result.
+
+    :param plans: one for each seed
+    :param path: the trial's folder, with a folder for each seed. An interrupted trial goes on there.
+    :param reports: decide whether to give up
+    :param should_stop: asked after every step
+    :param tick: is told, after every step, how many episodes have ended
+    """
+    result = Result("finished")
+    for plan in plans:
+        folder = RunFolder(path / f"seed{plan.seed}")
+        before = sum(map(len, result.returns))
+        try:
+            episodes, status, error = _run(plan, folder, reports, should_stop, before, tick)
+            result.returns.append(list(episodes.returns))
+            if status == "interrupted" and not reports.prune:
+                return replace(result, status="interrupted")
+            for file in folder.checkpoint:  # experience and networks are large
+                file.unlink(missing_ok=True)
+        except Exception as problem:
+            status, error = "failed", str(problem) if isinstance(problem, RunError) else named(problem)
+        if status == "failed":
+            return replace(result, status="failed", error=error)
+        reports.add(episodes.returns)
+        if reports.prune and not (plan is plans[-1] and status == "finished"):
+            return replace(result, status="pruned")
+        reports.next_run(episodes.returns)
+    return result
+
+
+def _run(
+    plan: Plan,
+    folder: RunFolder,
+    reports: Reports,
+    should_stop: Callable[[], bool],
+    before: int,
+    tick: Callable[[int], object],
+) -> tuple[Episodes, str, str]:
+    """One seed: a new run, or the rest of one that was interrupted.
+
+    :param before: episodes of the seeds before this one
+    :returns: episodes, status, error
+    """
+    session = _open(plan, folder)
+    if session is None:
+        return read_monitor(folder.monitor), "finished", ""
+    session.draws = False
+    episodes = session.progress.episodes
+
+    def stop() -> bool:
+        tick(before + len(episodes))
+        reports.add(episodes.returns)
+        return reports.prune or should_stop()
+
+    outcome = session.run(should_stop=stop)
+    return episodes, outcome.status, outcome.error or ""
+
+
+def _open(plan: Plan, folder: RunFolder) -> Session | None:
+    """Begin a run, or go on with it; None where nothing is left to do."""
+    if not folder.config.exists():
+        return prepare(plan, folder.path)
+    config = folder.read_config()
+    result = config.get("result")
+    if result is not None and result["episodes"] >= (plan.episodes or 0):
+        return None
+    if result is not None and config.get("resumable", True):
+        return prepare_resumption(folder.path)
+    # Killed before anything was saved, or of an algorithm that cannot be resumed: the same seed gives the same run.
+    for file in folder.files:
+        file.unlink(missing_ok=True)
+    return prepare(plan, folder.path)

@@ -1,0 +1,304 @@
+"""Searches of hyper-parameters: what is tried, given up, kept and repeated."""
+
+import builtins
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bdpi.runs.errors import RunError
+from bdpi.runs.plan import Plan
+from bdpi.runs.spaces import tunable
+from bdpi.runs.trials import Reports, train
+
+optuna = pytest.importorskip("optuna")
+
+from bdpi.runs.tuning import Trial, Tuner, Tuning, TuningPlan  # noqa: E402
+
+#: Everything that takes time is small; what is left to search does not cost any.
+QUICK = ("n_critics=2", "critic_iterations=1", "fit_steps=1", "batch_size=32", "net_arch=[8]")
+QUICK_DICT = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 1, "batch_size": 32}
+
+
+@pytest.fixture(autouse=True)
+def _odd_worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def plan(environment: str = "CartPole-v1", *, settings: tuple[str, ...] = QUICK, **others: Any) -> TuningPlan:
+    return TuningPlan(environment, **{"episodes": 4, "settings": settings, **others})
+
+
+def after(n_calls: int) -> Callable[[], bool]:
+    """Asks to stop, from the n-th time that it is asked on."""
+    calls = iter(range(10**9))
+    return lambda: next(calls) >= n_calls
+
+
+# -- what is chosen from
+
+
+@pytest.mark.parametrize("agent", sorted(tunable()))
+def test_every_agent_begins_with_its_defaults_and_then_has_the_papers_values(agent: str, tmp_path: Path) -> None:
+    environment = "FrozenLake-v1" if agent == "tabular-bdpi" else "CartPole-v1"
+    choices = Tuner(TuningPlan(environment, agent), tmp_path / "out").choices
+    assert choices.settings({name: choices.defaults[name] for name in choices.values}) == {}
+    for name, values in choices.values.items():
+        assert choices.defaults[name] in values
+        assert len(values) >= 3
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_critics_than_there_are_cannot_be_trained() -> None:
+    choices = Tuner(TuningPlan("CartPole-v1")).choices
+    chosen = {name: choices.defaults[name] for name in choices.values}
+    assert choices.settings({**chosen, "n_critics": 1, "critics_per_step": 8}) == {"n_critics": 1}
+    assert choices.settings({**chosen, "n_critics": 8, "critics_per_step": 4}) == {
+        "n_critics": 8,
+        "critics_per_step": 4,
+    }
+
+
+def test_ppo_learns_from_whole_batches() -> None:
+    choices = Tuner(TuningPlan("CartPole-v1", "ppo")).choices
+    chosen = {name: choices.defaults[name] for name in choices.values}
+    assert choices.settings({**chosen, "n_steps": 64}) == {"n_steps": 64, "batch_size": 64}
+
+
+def test_the_network_of_lunar_lander_is_a_default() -> None:
+    assert Tuner(TuningPlan("LunarLander-v3")).choices.defaults["net_arch"] == "[256]"
+
+
+# -- searches
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuner, Tuning]:
+    folder = tmp_path_factory.mktemp("searched")
+    tuner = Tuner(plan(seeds=2, seed=3), folder)
+    return folder, tuner, tuner.run(3)
+
+
+def test_scores_are_total_rewards_averaged_over_seeds(searched: tuple[Path, Tuner, Tuning]) -> None:
+    folder, _, found = searched
+    assert [trial.number for trial in found.trials] == [1, 2, 3]
+    for trial in found.trials[:1]:
+        lines = [line for path in folder.glob("trials/001/*/monitor.csv") for line in path.read_text().splitlines()[2:]]
+        assert len(lines) == trial.episodes == 8
+        assert trial.score == sum(float(line.split(",")[0]) for line in lines) / 2
+    assert found.best[0].score == max(trial.score for trial in found.trials if trial.score is not None)
+
+
+def test_the_first_trial_has_the_defaults(searched: tuple[Path, Tuner, Tuning]) -> None:
+    _, _, found = searched
+    assert found.trials[0].settings == [*QUICK]
+    assert any(trial.settings != found.trials[0].settings for trial in found.trials)
+
+
+def test_only_small_files_are_kept(searched: tuple[Path, Tuner, Tuning]) -> None:
+    folder, _, _ = searched
+    kept = {path.name for path in (folder / "trials").rglob("*") if path.is_file()}
+    assert kept == {"config.json", "monitor.csv"}
+
+
+def test_the_same_search_finds_the_same_however_often_it_is_stopped(
+    searched: tuple[Path, Tuner, Tuning], tmp_path: Path
+) -> None:
+    _, _, undisturbed = searched
+    n_sessions = 0
+    while True:
+        found = Tuner(plan(seeds=2, seed=3), tmp_path / "other").run(3, after(120))
+        n_sessions += 1
+        if len(found.trials) == found.goal:
+            break
+    assert n_sessions > 3
+    assert found == undisturbed
+    study = optuna.load_study(study_name="tune", storage=f"sqlite:///{tmp_path}/other/tune.sqlite")
+    assert len(study.trials) > 3  # the interrupted ones are still there
+    assert {trial.state.name for trial in study.trials} == {"COMPLETE", "FAIL"}
+
+
+def test_a_killed_search_goes_on(tmp_path: Path) -> None:
+    """A trial that nobody has ended, as SIGKILL leaves it, is repeated, but not for ever."""
+    tuner = Tuner(plan("odd_worlds:Counting-v0", episodes=2), tmp_path / "out")
+
+    def kill(index: int) -> None:
+        with tuner._study() as study:
+            tuner._ask(study, index).set_user_attr("index", index)
+
+    kill(0)
+    kill(0)
+    assert [(trial.status, trial.settings) for trial in tuner.run(1).trials] == [("finished", [*QUICK])]
+    for _ in range(3):
+        kill(1)
+    found = tuner.run(1)
+    assert [trial.status for trial in found.trials] == ["finished", "failed"]
+    assert "killed in it, 3 times" in found.trials[1].error
+
+
+def test_the_same_call_adds_trials_and_one_that_was_stopped_is_completed(tmp_path: Path) -> None:
+    tuner = Tuner(plan("odd_worlds:Counting-v0", episodes=2), tmp_path / "out")
+    assert len(tuner.run(2).trials) == 2
+    stopped = tuner.run(3, after(15))
+    assert len(stopped.trials) < stopped.goal == 5
+    assert len(tuner.run(3).trials) == 5
+    assert len(tuner.run(1).trials) == 6
+
+
+def test_what_was_tried_is_not_trained_again(tmp_path: Path) -> None:
+    fixed = (*QUICK, "learning_rate=1e-4", "buffer_size=1000")
+    tuner = Tuner(plan("odd_worlds:Right-v0", settings=fixed, episodes=2), tmp_path / "out")
+    assert set(tuner.choices.values) == {"critics_per_step"}
+    found = tuner.run(8)
+    assert len(found.trials) == 8
+    assert len(list((tmp_path / "out" / "trials").iterdir())) == 2  # one critic a step, or both
+    scores: dict[str, set[float | None]] = {}
+    for trial in found.trials:
+        scores.setdefault(str(trial.settings), set()).add(trial.score)
+    assert [len(values) for values in scores.values()] == [1, 1]
+
+
+# -- bad trials are given up
+
+
+class Rigged:
+    """Gives up at the n-th report."""
+
+    def __init__(self, prune_at: int) -> None:
+        self.values: dict[int, float] = {}
+        self._prune_at = prune_at
+
+    def report(self, value: float, step: int) -> None:
+        self.values[step] = value
+
+    def should_prune(self) -> bool:
+        return len(self.values) >= self._prune_at
+
+
+def rigged(judge: Rigged, folder: Path, seeds: int) -> tuple[str, list[int]]:
+    plans = [Plan("odd_worlds:Counting-v0", "bdpi", seed, 6, None, QUICK_DICT) for seed in range(seeds)]
+    result = train(plans, folder, Reports(judge, 2), lambda: False, lambda n: None)
+    return result.status, [len(returns) for returns in result.returns]
+
+
+@pytest.mark.parametrize(
+    ("prune_at", "expected"),
+    [(1, ("pruned", [2])), (3, ("pruned", [6])), (4, ("pruned", [6, 2])), (6, ("finished", [6, 6]))],
+)
+def test_trials_end_at_the_report_that_condemns_them(
+    tmp_path: Path, prune_at: int, expected: tuple[str, list[int]]
+) -> None:
+    judge = Rigged(prune_at)
+    assert rigged(judge, tmp_path, 2) == expected
+    assert judge.values == dict.fromkeys(range(2, 2 * prune_at + 1, 2), 5.0)
+
+
+def test_reports_are_means_over_all_episodes_so_far() -> None:
+    judge = Rigged(100)
+    reports = Reports(judge, 2)
+    reports.add([1.0, 2.0, 9.0])
+    reports.add([1.0, 2.0, 9.0, 4.0])
+    reports.next_run([1.0, 2.0, 9.0, 4.0])
+    reports.add([5.0, 3.0])
+    assert judge.values == {2: 1.5, 4: 4.0, 6: 4.0}
+
+
+def test_pruned_trials_are_in_the_study(tmp_path: Path) -> None:
+    """This pruner wants returns that Counting cannot have, but only once there is a trial to have a result."""
+
+    class AfterTheFirst(optuna.pruners.BasePruner):  # type: ignore[misc,name-defined]
+        def prune(self, study: Any, trial: Any) -> bool:
+            return trial.number > 0
+
+    tuner = Tuner(plan("odd_worlds:Counting-v0"), tmp_path / "out", AfterTheFirst())
+    ended: list[Trial] = []
+    found = tuner.run(3, ended=lambda trial, goal: ended.append(trial))
+    assert found.trials == ended
+    assert [(trial.status, trial.episodes) for trial in ended] == [("finished", 4), ("pruned", 1), ("pruned", 1)]
+    assert [trial.number for trial in found.best] == [1]
+
+
+def test_the_median_pruner_is_the_default() -> None:
+    tuner = Tuner(plan(episodes=50))
+    assert isinstance(tuner._pruner, optuna.pruners.MedianPruner)
+    assert tuner.block == 5
+
+
+# -- trials that fail, and mistakes
+
+
+def test_a_trial_that_raises_is_recorded_and_the_search_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Tuner(plan("odd_worlds:NotANumber-v0"), tmp_path / "out").run(2)
+    assert [trial.status for trial in found.trials] == ["failed", "failed"]
+    assert "nan" in found.trials[0].error
+    assert "Traceback" in (tmp_path / "out/trials/001/seed0/error.txt").read_text()
+    assert found.best == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"environment": "CartPoel-v1"}, "did you mean CartPole-v1"),
+        ({"agent": "bpdi"}, "unknown agent 'bpdi'"),
+        ({"agent": "sac"}, "no values to try for sac: choose one of bdpi"),
+        ({"episodes": 0}, "episodes must be at least 1, not 0"),
+        ({"seeds": 0}, "seeds must be at least 1, not 0"),
+        ({"seed": 2**32 - 1, "seeds": 2}, "seeds are from 0 to 4294967295"),
+        ({"settings": ("n_critics=0",)}, "n_critics"),
+        ({"settings": ("n_critic=2",)}, "did you mean n_critics"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_written(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        Tuner(TuningPlan(**{"environment": "CartPole-v1", **wrong}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_left_to_search() -> None:
+    fixed = ("buffer_size=1000", "batch_size=8", "critics_per_step=1", "n_critics=2", "critic_iterations=1")
+    with pytest.raises(RunError, match="leave one out"):
+        Tuner(plan("FrozenLake-v1", agent="tabular-bdpi", settings=fixed))
+
+
+def test_a_folder_with_another_search_is_refused(searched: tuple[Path, Tuner, Tuning], tmp_path: Path) -> None:
+    folder, _, _ = searched
+    with pytest.raises(RunError, match=r"other settings \(episodes 4, not 7\): choose another --out"):
+        Tuner(plan(seeds=2, seed=3, episodes=7), folder).run(1)
+    with pytest.raises(RunError, match="trials must be at least 1, not 0"):
+        Tuner(plan(seeds=2, seed=3), folder).run(0)
+    (tmp_path / "trials").mkdir()
+    with pytest.raises(RunError, match=r"has trials but no tune\.sqlite"):
+        Tuner(plan(), tmp_path).run(1)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tune.sqlite").write_text("no database at all, but long enough to be looked at" * 10)
+    with pytest.raises(RunError, match=r"tune\.sqlite cannot be used: .*: .*choose another --out"):
+        Tuner(plan(), tmp_path).run(1)
+
+
+def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:
+    out = tmp_path / "50% {done} #1"
+    Tuner(plan("odd_worlds:Counting-v0", episodes=1), out).run(1)
+    with sqlite3.connect(out / "tune.sqlite") as connection:
+        assert connection.execute("SELECT count(*) FROM trials").fetchone() == (1,)
+    with pytest.raises(RunError, match="question mark"):
+        Tuner(plan(), tmp_path / "what?").run(1)
+
+
+def test_without_optuna_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def fake(name: str, *arguments: Any, **others: Any) -> Any:
+        if name == "optuna":
+            raise ImportError(name)
+        return real(name, *arguments, **others)
+
+    monkeypatch.setattr(builtins, "__import__", fake)
+    with pytest.raises(RunError, match=r'pip install "bdpi\[tune\]"'):
+        Tuner(plan())
