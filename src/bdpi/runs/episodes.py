@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import write_atomically
 
@@ -94,6 +97,24 @@ def read_monitor(path: Path) -> Episodes:
             raise RunError(f"{path} is damaged: {row!r} is no episode")
         episodes.add(episode_return, int(length), seconds)
     return episodes
+
+
+def read_returns(path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Returns and lengths in a Monitor's CSV: what :func:`read_monitor` finds, in less than half the time.
+
+    :raises RunError: when the file is missing or is no Monitor file.
+    """
+    rows = _rows(path)[2:]
+    try:
+        if any(row.count(",") != 2 for row in rows):
+            raise ValueError("more columns than Monitor writes by itself, or fewer")
+        numbers = np.array(list(map(float, ",".join(rows).split(","))) if rows else [], np.float64).reshape(-1, 3)
+        if not np.isfinite(numbers[:, 1]).all():
+            raise ValueError("an episode without a length")
+    except ValueError:
+        episodes = read_monitor(path)  # knows more about the format, and what to say
+        return np.array(episodes.returns, np.float64), np.array(episodes.lengths, np.int64)
+    return numbers[:, 0].copy(), numbers[:, 1].astype(np.int64)
 
 
 def append_to_monitor(path: Path, environment: str, t_start: float, episode: Episode) -> None:

@@ -91,7 +91,9 @@ def _differences(wanted: Plan, found: Plan) -> str:
         found = replace(found, action_bits=None)
     pairs = zip(asdict(wanted).items(), asdict(found).values(), strict=True)
     return ", ".join(
-        f"{name} {there!r}, not {here!r}" for (name, here), there in pairs if _plain(here) != _plain(there)
+        f"{name} {there!r}, not {here!r}"
+        for (name, here), there in pairs
+        if here != there and _plain(here) != _plain(there)
     )
 
 

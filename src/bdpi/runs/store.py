@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.runs.episodes import read_monitor
+from bdpi.runs.episodes import read_returns
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, write_atomically
 
@@ -127,14 +127,14 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
     if not folder.config.exists():
         return None
     config = folder.read_config()
-    episodes = read_monitor(folder.monitor) if folder.monitor.exists() else None
-    tests = read_monitor(folder.test) if folder.test.exists() else None
+    none = np.zeros(0), np.zeros(0, np.int64)
+    returns, lengths = read_returns(folder.monitor) if folder.monitor.exists() else none
     return StoredRun(
         place,
         str(config.get("status")),
-        np.array(episodes.returns if episodes else [], dtype=np.float64),
-        np.array(episodes.lengths if episodes else [], dtype=np.int64),
-        None if tests is None else np.array(tests.returns, dtype=np.float64),
+        returns,
+        lengths,
+        read_returns(folder.test)[0] if folder.test.exists() else None,
         np.fromfile(folder.entropy, dtype=np.float32) if folder.entropy.exists() else None,
         config,
         path,
