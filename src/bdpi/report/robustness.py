@@ -227,11 +227,12 @@ def draw_importances(comparisons: Sequence[Comparison], paths: Sequence[Path]) -
     panels: list[tuple[str, str, list[Importance]]] = []
     for comparison in comparisons:
         colours = style.colours([algorithm.name for algorithm in comparison.algorithms])
-        place = style.environment_title(comparison.environment)
+        # Titles are short where they can be: panels are narrow.
+        place = f", {style.environment_title(comparison.environment)}" if len(comparisons) > 1 else ""
         for algorithm in comparison.algorithms:
             found = importances(algorithm)
             if found:
-                title = f"{algorithm.name}, {place} ({len(algorithm.scores)})"
+                title = f"{algorithm.name} ({len(algorithm.scores)}){place}"
                 panels.append((title, colours[algorithm.name][0], found))
     if not panels:
         raise ValueError("there are too few configurations to say which hyper-parameter matters")
