@@ -292,7 +292,7 @@ class Tuner:
         """The configuration of trial ``index``: the defaults first, and an interrupted one again."""
         waiting = _in_state(study, self._optuna.trial.TrialState.WAITING)
         stopped = [t for t in study.get_trials(deepcopy=False) if t.user_attrs.get("index") == index]
-        if not waiting and stopped:
+        if not waiting and stopped:  # another version of Optuna might draw something else
             study.enqueue_trial(stopped[-1].params)
         elif not waiting and index == 0:
             study.enqueue_trial({name: self.choices.defaults[name] for name in self.choices.values})
