@@ -124,10 +124,48 @@ def test_a_checkpoint_and_what_came_after_it(tmp_path):
     agent.learn(20, reset_num_timesteps=False)  # and then it crashes
     loaded = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "robot.sqlite")
     assert loaded.num_timesteps == len(loaded.replay_buffer) == 70
-    other = make(tmp_path / "other.sqlite").learn(20)
-    assert other._journaled == 20
-    with pytest.raises(ValueError, match="this is another one"):
+    other = make(tmp_path / "other.sqlite").learn(200)
+    assert other._journaled == 200
+    with pytest.raises(ValueError, match="is not the journal that this agent has written"):
         BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "other.sqlite")
+    new = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "new.sqlite")
+    assert (new.num_timesteps, new._journaled) == (50, 0)
+    new.learn(5, reset_num_timesteps=False)
+    assert new._journaled == 5
+
+
+def test_the_last_transitions_were_lost_with_the_power(tmp_path):
+    make(tmp_path / "robot.sqlite").learn(50).save(tmp_path / "agent", include_buffer=True)
+    connection = sqlite3.connect(tmp_path / "robot.sqlite")
+    connection.execute("DELETE FROM transitions WHERE id > 48")
+    connection.commit()
+    connection.close()
+    with pytest.warns(RuntimeWarning, match="has 48 transitions, and the agent has seen 50"):
+        loaded = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "robot.sqlite")
+    assert len(loaded.replay_buffer) == 50
+    loaded.learn(3, reset_num_timesteps=False)
+    assert loaded._journal.last == 51
+
+
+def test_interrupted_after_writing(tmp_path, monkeypatch):
+    agent = make(tmp_path / "robot.sqlite").learn(10)
+    insert = agent._journal._file.insert
+
+    def insert_and_stop(*arguments):
+        insert(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agent._journal._file, "insert", insert_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(1, reset_num_timesteps=False)
+    monkeypatch.undo()
+    agent.learn(5, reset_num_timesteps=False)
+    with Journal(tmp_path / "robot.sqlite") as journal:
+        assert len(list(journal.steps())) == 16
+
+
+def test_plain_agents_have_no_journal(tmp_path):
+    make(tmp_path / "robot.sqlite").learn(20).save(tmp_path / "agent")
     plain = BDPI.load(tmp_path / "agent")
     assert plain._journal is None
 
@@ -266,10 +304,10 @@ def test_two_programs_write_one_journal_in_turn(tmp_path):
     first = make(tmp_path / "robot.sqlite").learn(10)
     second = make(tmp_path / "robot.sqlite")
     second.learn(10, reset_num_timesteps=False)
-    with pytest.raises(JournalError, match="written"):
+    with pytest.raises(JournalError, match="another program writes"):
         first.learn(1, reset_num_timesteps=False)
     with Journal(tmp_path / "robot.sqlite") as journal:
-        assert len(journal) == 20
+        assert len(journal) == 21  # nothing is lost
 
 
 def test_a_journal_can_be_copied(tmp_path):

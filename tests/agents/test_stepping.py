@@ -1,5 +1,7 @@
 """Agents that are called step by step, and agents that learn in the background."""
 
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -124,6 +126,9 @@ GOOD: dict[str, Any] = {
         ({"next_observation": np.array([0, np.inf, 0, 0])}, "next observation.*not finite"),
         ({"observation": np.zeros(3)}, r"shape \(4,\)"),
         ({"observation": "left"}, r"shape \(4,\)"),
+        ({"reward": 1e300}, "reward.*not finite"),
+        ({"reward": "much"}, "reward must be a number"),
+        ({"observation": np.full(4, 1e300)}, "float32, the type of its space, cannot"),
         ({"executed_action": 3}, "not an action"),
         ({"executed_action": 0.5}, "whole number"),
         ({"discount": 2}, "discount"),
@@ -136,6 +141,14 @@ def test_nonsense_is_refused_and_nothing_is_lost(bad, message):
     with pytest.raises(ValueError, match=message):
         agent.observe(**{**GOOD, **bad})
     assert len(agent.replay_buffer) == agent.num_timesteps == 1
+
+
+def test_numbers_that_would_become_others():
+    agent = BDPI("MlpPolicy", ControlLoop(spaces.Box(0, 255, (2,), np.uint8), spaces.Discrete(2)), **SMALL)
+    assert agent.act(np.array([255.0, 0.0])) in (0, 1)
+    for bad in ([300.0, 0.0], [0.7, 0.0]):
+        with pytest.raises(ValueError, match="uint8, the type of its space, cannot"):
+            agent.act(np.array(bad))
 
 
 def test_a_control_loop_has_no_steps():
@@ -261,6 +274,61 @@ def test_saving_while_learning(tmp_path):
         found, expected = loaded.policy.probabilities(seen), loaded.agent_learner.behaviour(seen)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
     agent.stop_learning()
+
+
+def test_a_failed_autosave_does_not_stop_a_robot(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    path = tmp_path / "file" / "agent.zip"
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), autosave=path, autosave_minutes=1e-9, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 16, seed=0, learns=False)
+    with pytest.warns(RuntimeWarning, match=r"autosave to .* failed: .* tried again"):
+        assert agent.learn_once()
+    with pytest.raises(ValueError, match="autosave must be the path of a file, got True"):
+        BDPI("MlpPolicy", spaces_of("CartPole-v1"), autosave=True, **SMALL)
+
+
+def test_demonstrations_are_autosaved(tmp_path):
+    files = {"journal": tmp_path / "robot.sqlite", "autosave": tmp_path / "agent.zip", "autosave_minutes": 1e-9}
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), **files, **SMALL)
+    agent.add_demonstrations([tuple(GOOD.values())] * 20)
+    drive(agent, gym.make("CartPole-v1"), 30, seed=0)
+    loaded = BDPI.load(tmp_path / "agent.zip", env=spaces_of("CartPole-v1"), journal=tmp_path / "robot.sqlite")
+    assert loaded.replay_buffer.n_demonstrations == 20
+    assert len(loaded.replay_buffer) == loaded.num_timesteps == 30
+
+
+def test_an_agent_that_has_diverged_does_not_replace_a_good_one(tmp_path):
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    agent.save(tmp_path / "agent")
+    agent.agent_learner.learner.state.critics.parameters[:] = np.nan
+    with pytest.raises(ValueError, match=r"not saved, because learner\.critics.*diverged"):
+        agent.save(tmp_path / "agent")
+    BDPI.load(tmp_path / "agent")
+
+
+def test_learning_by_episodes_is_refused_at_once():
+    agent = BDPI("MlpPolicy", "CartPole-v1", train_freq=(1, "episode"), **SMALL)
+    with pytest.raises(ValueError, match="give train_freq a number of steps"):
+        agent.start_learning()
+
+
+@pytest.mark.parametrize("how", ["end", "interrupt"])
+def test_a_program_that_forgets_to_stop_ends_well(how):
+    code = """
+import sys, numpy as np
+from gymnasium import spaces
+from bdpi import BDPI
+from bdpi.envs import ControlLoop
+agent = BDPI("MlpPolicy", ControlLoop(spaces.Box(0, 1, (2,)), spaces.Discrete(2)), batch_size=32)
+agent.start_learning()
+for _ in range(200):
+    agent.observe(np.zeros(2, np.float32), 0, 0.0, np.zeros(2, np.float32), False, False)
+if sys.argv[1] == "interrupt":
+    raise KeyboardInterrupt
+"""
+    done = subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, timeout=120)
+    assert "terminate called" not in done.stderr
+    assert done.returncode == (0 if how == "end" else -2 if done.returncode < 0 else 130), done.stderr
 
 
 def test_who_has_no_actor_cannot_learn_while_it_acts():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -53,13 +54,19 @@ class Background:
 
     def start(self) -> None:
         sys.setswitchinterval(_SWITCH_INTERVAL)
+        # A thread that comes back from C++ while the interpreter ends would take the whole program down.
+        atexit.register(self._end)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread after its current epoch, and take over what was observed until now."""
+    def _end(self) -> None:
         self._stop.set()
         self._tell()
         self._thread.join()
+
+    def stop(self) -> None:
+        """End the thread after its current epoch, and take over what was observed until now."""
+        self._end()
+        atexit.unregister(self._end)
         sys.setswitchinterval(self._switch_interval)
         self._take_over()
         self._publish()

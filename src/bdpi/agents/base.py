@@ -217,6 +217,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         if self.n_threads is not None:
             checks.check_integer("n_threads", self.n_threads, 1)
         checks.check_number("autosave_minutes", self.autosave_minutes, 0)
+        if self.autosave is not None and not isinstance(self.autosave, str | os.PathLike):
+            raise ValueError(f"autosave must be the path of a file, got {self.autosave!r}")
         checks.check_integer("stats_window_size", self._stats_window_size, 1)
         checks.check_train_freq(self.train_freq, self.n_envs)
 
@@ -480,13 +482,26 @@ class EnsembleAlgorithm(SteppingAlgorithm):
             for part, named in parts.items():
                 arrays |= {f"{part}.{name}": array for name, array in named.items()}
             arrays = {name: array.copy(order="C") for name, array in arrays.items()}
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ValueError(
+                    f"the agent is not saved, because {name} holds numbers that are not finite: learning has diverged"
+                )
         about = {"class": type(self).__name__, "bdpi": _version(), "parts": list(parts), "normalizer": normalizer}
         write_agent(path, {**about, "attributes": attributes}, arrays)
 
     def _autosave_if_due(self) -> None:
         if self.autosave is not None and time.monotonic() >= self._saved_at + 60 * self.autosave_minutes:
-            # With a journal, the experience is in a file already.
-            self.save(self.autosave, include_buffer=self._journal is None)
+            # With a journal, the experience is in a file already; demonstrations are not.
+            include = self._journal is None or self.replay_buffer.n_demonstrations > 0
+            try:
+                self.save(self.autosave, include_buffer=include)
+            except OSError as error:  # the robot goes on
+                warnings.warn(
+                    f"autosave to {self.autosave} failed: {error}. It is tried again in {self.autosave_minutes:g} min.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             self._saved_at = time.monotonic()
 
     def _policy_arrays(self) -> Arrays:

@@ -122,6 +122,15 @@ def check_finite(what: str, values: Any, step: int, environment: int) -> None:
     )
 
 
+def check_reward(reward: Any, step: int) -> None:
+    """One finite number, also where it is kept, in single precision."""
+    array: NDArray[Any] = np.asarray(reward)
+    if array.shape != () or array.dtype.kind not in "biuf":
+        raise ValueError(f"the reward must be a number, got {reward!r}")
+    with np.errstate(over="ignore"):
+        check_finite("reward", array.astype(np.float32), step, 0)
+
+
 def check_shape(what: str, value: Any, space: spaces.Space[Any]) -> None:
     """An observation has the shape of its space, and is made of numbers."""
     if isinstance(space, spaces.Dict):
@@ -132,7 +141,18 @@ def check_shape(what: str, value: Any, space: spaces.Space[Any]) -> None:
         return
     array: NDArray[Any] = np.asarray(value)
     if array.shape != (space.shape or ()) or array.dtype.kind not in "biuf":
-        raise ValueError(f"the {what} must be numbers of shape {space.shape or ()}, got {value!r}")
+        found = f"shape {array.shape}" if array.dtype.kind in "biuf" else repr(value)[:100]
+        raise ValueError(f"the {what} must be numbers of shape {space.shape or ()}, got {found}")
+    # It is kept in the type of the space: what does not fit would become something else, without a word.
+    with np.errstate(all="ignore"):
+        kept = array.astype(space.dtype)
+        fits = (
+            np.isfinite(kept).all() or not np.isfinite(array).all() if kept.dtype.kind == "f" else (kept == array).all()
+        )
+    if not fits:
+        raise ValueError(
+            f"the {what} holds numbers that {space.dtype}, the type of its space, cannot: {str(value)[:100]}"
+        )
 
 
 def check_in_space(what: str, values: Any, space: spaces.Space[Any], step: int, environment: int) -> None:

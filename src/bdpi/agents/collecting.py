@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
     _journal: Journal | None = None
     #: how many transitions of the journal the agent has counted as its own
     _journaled = 0
+    _journal_id = ""
     #: of the states that the environments are in, (n_envs, n_actions); None: all actions are allowed
     _action_masks: BoolArray | None = None
     #: steps and episodes that were collected since the agent learned last; not zero after a callback stopped training
@@ -160,12 +162,22 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             journal.check_spaces(self.observation_space, self.action_space)
         else:
             journal = Journal(given, self.observation_space, self.action_space)
-        if journal.last < self._journaled:
-            journal.close()
-            raise ValueError(
-                f"{journal.path} has {journal.last} transitions, but the agent has seen {self._journaled} of its "
-                "journal: this is another one"
+        if self._journal_id not in ("", journal.id):
+            if journal.last:
+                journal.close()
+                raise ValueError(
+                    f"{journal.path} is not the journal that this agent has written: give it that one, or a new file"
+                )
+            self._journaled = 0  # a new one
+        elif journal.last < self._journaled:
+            warnings.warn(
+                f"{journal.path} has {journal.last} transitions, and the agent has seen {self._journaled}: the last "
+                "ones were lost, in a power failure perhaps (a Journal with durable=True does not lose any)",
+                RuntimeWarning,
+                stacklevel=4,
             )
+            self._journaled = journal.last
+        self._journal_id = journal.id
         self._journal = journal
         if len(self.replay_buffer) == 0:
             self._read_journal(journal, after=max(0, journal.last - self.replay_buffer.buffer_size * self.n_envs))

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +120,7 @@ class Journal:
             )
             for name, space in (("observation_space", observation_space), ("action_space", action_space)):
                 run("INSERT INTO about VALUES (?, ?)", (name, json.dumps(describe(space))))
+            run("INSERT INTO about VALUES ('id', ?)", (uuid.uuid4().hex,))
             run("COMMIT")
         self.observation_space, self.action_space = (
             self._space(name) for name in ("observation_space", "action_space")
@@ -129,6 +131,10 @@ class Journal:
         self._parts = _layout(self.observation_space)
         self._size = sum(part.nbytes for part in self._parts)
         self._last = int(run("SELECT COALESCE(MAX(id), 0) FROM transitions")[0][0])
+        self._before = self._last - self._file.changes
+        named = run("SELECT value FROM about WHERE name = 'id'")
+        #: tells it from other journals
+        self.id = str(named[0][0]) if named else ""
 
     def _check_identity(self) -> None:
         application, version = (self._file.run(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version"))
@@ -170,7 +176,6 @@ class Journal:
         :raises JournalError: when it cannot be written, for instance to a full disk. What was written before stays.
         """
         row = (
-            self._last + 1,
             self._encode(step.observation),
             int(step.action),
             float(step.reward),
@@ -181,9 +186,14 @@ class Journal:
             None if step.mask is None else np.asarray(step.mask, bool).tobytes(),
             None if step.next_mask is None else np.asarray(step.next_mask, bool).tobytes(),
         )
+        if not np.isfinite(row[2]):
+            raise ValueError(f"the reward must be finite, got {step.reward!r}")
         with self._explained("written"):
-            self._file.run(f"INSERT INTO transitions (id, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        self._last += 1
+            self._last = self._file.insert(
+                f"INSERT INTO transitions ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row
+            )
+        if self._last != self._before + self._file.changes:
+            raise JournalError(f"another program writes {self.path}, too: give each robot a journal of its own")
         return self._last
 
     def _encode(self, observation: Any) -> bytes:
@@ -308,6 +318,15 @@ class _Connection:
 
     def run(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(sql, values).fetchall()
+
+    def insert(self, sql: str, values: tuple[Any, ...]) -> int:
+        """Returns the number of the new row."""
+        return int(self._connection.execute(sql, values).lastrowid or 0)
+
+    @property
+    def changes(self) -> int:
+        """How many rows this connection has written, also those whose writer was interrupted afterwards."""
+        return self._connection.total_changes
 
     def close(self) -> None:
         self._connection.close()

@@ -90,7 +90,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
         step = self.num_timesteps + 1
         self._check_seen("observation", observation)
         self._check_seen("next observation", next_observation)
-        checks.check_finite("reward", np.float64(reward), step, 0)
+        checks.check_reward(reward, step)
         action = checks.check_executed_action(executed_action, self.action_space, step, 0)
         info: dict[str, Any] = {"TimeLimit.truncated": bool(truncated) and not bool(terminated)}
         if discount is not None:
@@ -161,7 +161,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
         """A transition from elsewhere, if it could be one of the agent's own."""
         self._check_seen("observation", step.observation)
         self._check_seen("next observation", step.next_observation)
-        checks.check_finite("reward", np.float64(step.reward), 0, 0)
+        checks.check_reward(step.reward, 0)
         action = checks.check_executed_action(step.action, self.action_space, 0, 0)
         if step.discount is not None:
             checks.check_number("discount", step.discount, 0, 1, low_included=True)
@@ -217,6 +217,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
                 f"{type(self).__name__} cannot learn while it acts, because it has no actor network to act with "
                 "meanwhile; BDPI and ActorMimic have one"
             )
+        self._epochs_per_step()  # says what is wrong with train_freq before anything is observed
         published = learned.detach().cpu().clone()
         bind_parameters(self.policy.actor, published)
         self._background = Background(
@@ -231,11 +232,12 @@ class SteppingAlgorithm(CollectingAlgorithm):
         """
         if self._background is None:
             return
-        background, self._background = self._background, None
+        background = self._background
         background.stop()
         assert self.policy.actor is not None
         assert self.agent_learner.actor_parameters is not None
         bind_parameters(self.policy.actor, self.agent_learner.actor_parameters)
+        self._background = None  # only now: whoever was interrupted before can stop it again
         background.check()
 
     def acting(self) -> contextlib.AbstractContextManager[Any]:
