@@ -1,6 +1,8 @@
 """The examples of docs/robots.md run as they are printed, one after the other."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "robots.md"
@@ -8,7 +10,7 @@ GUIDE = Path(__file__).resolve().parents[1] / "docs" / "robots.md"
 
 def test_the_examples_run(tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for number, code in enumerate(blocks):
@@ -16,6 +18,11 @@ def test_the_examples_run(tmp_path, monkeypatch):
     assert namespace["agent"].num_timesteps == 500
     assert len(namespace["agent"].replay_buffer) == 500
     assert namespace["student"]._n_updates == 1
+    assert "lamp_act" in (tmp_path / "lamp.h").read_text()
+    command = [sys.executable, "-m", "bdpi.cli", "export", "lamp.zip", "lamp.onnx"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "acts as the agent does" in done.stdout
 
 
 def test_the_loop_is_short():

@@ -131,6 +131,14 @@ def test_normalization_is_saved(wrapped, tmp_path):
         BDPI.load(tmp_path / "agent", env=VecNormalize(DummyVecEnv([lambda: gym.make("LunarLander-v3")])))
 
 
+def test_normalization_is_not_lost_without_an_environment(tmp_path):
+    env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
+    make(env=env).learn(40).save(tmp_path / "first")
+    BDPI.load(tmp_path / "first").save(tmp_path / "second")
+    again = BDPI.load(tmp_path / "second", env="CartPole-v1").get_vec_normalize_env()
+    np.testing.assert_array_equal(again.obs_rms.mean, env.obs_rms.mean)
+
+
 def test_frame_stacks(tmp_path):
     stacked = VecNormalize(VecFrameStack(DummyVecEnv([lambda: gym.make("CartPole-v1")]), 3))
     agent = make(env=stacked).learn(60)

@@ -188,6 +188,13 @@ def test_vecnormalize_inside_a_frame_stack_is_refused(tmp_path: Path) -> None:
         export_onnx(agent, tmp_path / "policy.onnx")
 
 
+def test_an_agent_whose_normalisation_is_not_there_is_refused(tmp_path: Path) -> None:
+    agent = BDPI("MlpPolicy", VecNormalize(DummyVecEnv([Walk])), n_critics=2, batch_size=16)
+    agent.save(tmp_path / "agent")
+    with pytest.raises(ValueError, match=r"learned with VecNormalize.*load\(\.\.\., env=\.\.\.\)"):
+        export_onnx(BDPI.load(tmp_path / "agent"), tmp_path / "policy.onnx")
+
+
 def test_an_agent_without_an_environment_is_exported_as_the_policy_sees(tmp_path: Path) -> None:
     agent = decisive_agent(Walk(PICTURE), "CnnPolicy")
     agent.save(tmp_path / "agent")

@@ -109,6 +109,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
     actor_learning_rate: float | Schedule | None = None
     #: weight of a fixed random function in each critic
     prior_scale: float = 0.0
+    #: settings and statistics of the ``VecNormalize`` that the agent learned with, where it was loaded without one
+    kept_normalizer: tuple[dict[str, Any], Arrays] | None = None
 
     def __init__(
         self,
@@ -479,6 +481,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
             normalizer = None
             if self._vec_normalize_env is not None:
                 normalizer, parts["normalizer"] = describe_normalizer(self._vec_normalize_env)
+            elif self.kept_normalizer is not None:
+                normalizer, parts["normalizer"] = self.kept_normalizer
             for part, named in parts.items():
                 arrays |= {f"{part}.{name}": array for name, array in named.items()}
             arrays = {name: array.copy(order="C") for name, array in arrays.items()}
@@ -515,7 +519,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
         derived += ["acted_by", "_warned_of_masks", "_background", "_begun", "_acted_mask"]
-        derived += ["journal", "_journal", "autosave", "_saved_at", "lr_schedule", "start_time"]
+        derived += ["journal", "_journal", "autosave", "_saved_at", "lr_schedule", "start_time", "kept_normalizer"]
         return [*super()._excluded_save_params(), *derived, "_device_is_free"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
@@ -583,6 +587,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         agent = cls(data["policy_class"], vec_env, device=device, _init_setup_model=False)
         _check_types(vars(agent), {name: value for name, value in data.items() if name not in custom_objects | changes})
         vars(agent).update(data)
+        if vec_env is None and document.get("normalizer") is not None:
+            agent.kept_normalizer = document["normalizer"], _part_of(arrays, "normalizer")
         agent.journal = None  # until the replay memory is there
         agent._setup_model()
         parts = {part: _part_of(arrays, part) for part in document["parts"]}

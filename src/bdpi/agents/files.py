@@ -67,26 +67,36 @@ def _with_ending(path: pathlib.Path) -> pathlib.Path:
     return path if path.suffix else path.with_name(path.name + ".zip")
 
 
+def class_of(path: File) -> str:
+    """Name of the class of a saved agent.
+
+    :raises ValueError: for a file that is damaged or foreign
+    """
+    return str(_open(path)[0].get("class"))
+
+
 def read_agent(path: File, class_name: str) -> tuple[dict[str, Any], Arrays]:
     """What :func:`write_agent` was given.
 
     :param class_name: the agent's class
     :raises ValueError: for a file that is damaged, foreign, or of another class
     """
-    if not isinstance(path, str | os.PathLike):
-        where = getattr(path, "name", "the file")
-        document, arrays = _read(path, where)
-    else:
-        file = pathlib.Path(path)
-        file = file if file.exists() else _with_ending(file)
-        if not file.exists():
-            raise FileNotFoundError(f"there is no saved agent {file}")
-        with file.open("rb") as opened:
-            document, arrays = _read(opened, file)
+    document, arrays = _open(path)
     saved_class = document.get("class")
     if saved_class != class_name:
         raise ValueError(f"{path} holds an agent of class {saved_class}; {class_name}.load reads what its save wrote")
     return document, arrays
+
+
+def _open(path: File) -> tuple[dict[str, Any], Arrays]:
+    if not isinstance(path, str | os.PathLike):
+        return _read(path, getattr(path, "name", "the file"))
+    file = pathlib.Path(path)
+    file = file if file.exists() else _with_ending(file)
+    if not file.exists():
+        raise FileNotFoundError(f"there is no saved agent {file}")
+    with file.open("rb") as opened:
+        return _read(opened, file)
 
 
 def _read(file: Any, where: Any) -> tuple[dict[str, Any], Arrays]:

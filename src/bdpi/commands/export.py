@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder, or the agent.zip in it.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder, or a saved agent.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write: policy.onnx, or policy.h for C.")],
     format: Annotated[
         FormatName | None, typer.Option("--format", help="What to write.", show_default="by OUT's ending")
@@ -49,6 +50,8 @@ def export(
 
     $ bdpi export runs/docking policy.h
 
+    $ bdpi export robot.zip policy.h
+
     $ bdpi export runs/docking src/controller.inc --format c
     """
     from bdpi.runs.errors import RunError
@@ -59,24 +62,52 @@ def export(
         raise RunError(f"{out} could be anything: name it .onnx or .h, or give --format onnx or --format c")
     if out.is_dir():
         raise RunError(f"{out} is a folder: name the file to write, for example {out / f'policy{_ending(chosen)}'}")
-    folder = RunFolder.open(run)
+    file = run / "agent.zip" if run.is_dir() else run
+    has_environment = _has_environment(file.parent) or not file.exists()
+    folder = RunFolder.open(run) if has_environment else None
 
     from bdpi.runs.build import warnings_as_notes
     from bdpi.runs.play import close, open_agent
     from bdpi.runs.video import no_window
 
     with warnings_as_notes(_say), no_window():
-        agent = open_agent(folder)
+        agent = _load(file) if folder is None else open_agent(folder)
         try:
             said = _write(agent, out, chosen)
         finally:
-            close(agent)
+            if agent.env is not None:
+                close(agent)
     _say(f"Wrote {out} ({out.stat().st_size} bytes){said}")
-    if folder.read_config().get("action_bits") is not None:
+    if folder is not None and folder.read_config().get("action_bits") is not None:
         _say(
             "Its actions are the single decisions, 0 down and 1 up, of Binary Action Search, and its observations are "
             "those of bdpi.envs.wrappers.BinaryActionSearch"
         )
+
+
+def _has_environment(folder: Path) -> bool:
+    """Whether it is the folder of a run that names its environment: not one that learned from a journal."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("environment") is not None
+
+
+def _load(file: Path) -> EnsembleAlgorithm:
+    """An agent that ``agent.save`` wrote, of whatever class."""
+    from bdpi.agents import AGENTS
+    from bdpi.agents.files import class_of
+    from bdpi.runs.errors import RunError, one_line
+
+    try:
+        name = class_of(file)
+        classes = {known.__name__: known for known in AGENTS.values()}
+        if name not in classes:
+            raise ValueError(f"{file} holds an agent of class {name}, which is not one of {', '.join(classes)}")
+        return classes[name].load(file)
+    except (ValueError, OSError) as error:
+        raise RunError(one_line(error)) from None
 
 
 def _write(agent: EnsembleAlgorithm, out: Path, chosen: FormatName) -> str:

@@ -135,6 +135,11 @@ def inputs_of(agent: EnsembleAlgorithm) -> dict[str, Input]:
 
     :raises ValueError: when ``VecNormalize`` is inside such a wrapper
     """
+    if agent.kept_normalizer is not None:
+        raise ValueError(
+            "this agent learned with VecNormalize, whose statistics belong to its environment: load it with an "
+            "environment, load(..., env=...), and export it then"
+        )
     wrappers = wrappers_of(agent)
     current = _fresh(wrappers[0].observation_space if wrappers else agent.observation_space)
     for wrapper in wrappers[1:]:
