@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from torch import nn
 
 from bdpi import ABCDQN, BDPI, ActorMimic
 from bdpi.agents import EnsembleAlgorithm, TabularBDPI
@@ -212,6 +213,28 @@ def test_learning_while_acting():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert agent.learn_once()
     agent.stop_learning()  # nothing to stop
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-1, 1, (3,)),
+        spaces.Discrete(5, start=2),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.Box(0, 255, (2, 2), np.uint8),
+    ],
+)
+def test_acting_without_pytorch_is_acting_the_same(space, activation):
+    kwargs = {"net_arch": {"pi": [8, 6], "qf": [4]}, "activation_fn": activation}
+    agent = BDPI("MlpPolicy", ControlLoop(space, spaces.Discrete(3)), **{**SMALL, "policy_kwargs": kwargs})
+    agent.start_learning()
+    space.seed(0)
+    seen = np.array([space.sample() for _ in range(20)])
+    np.testing.assert_allclose(agent._quick_actor(seen), agent.policy.probabilities(seen), atol=1e-6)
+    assert agent.act(seen[0]) in (0, 1, 2)
+    agent.stop_learning()
+    assert agent._quick_actor is None
 
 
 def test_every_epoch_is_published():

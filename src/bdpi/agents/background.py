@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -54,6 +55,9 @@ class Background:
 
     def start(self) -> None:
         sys.setswitchinterval(_SWITCH_INTERVAL)
+        # Looking through all that PyTorch and others have made takes the garbage collector milliseconds, now and then.
+        gc.collect()
+        gc.freeze()
         # A thread that comes back from C++ while the interpreter ends would take the whole program down.
         atexit.register(self._end)
         self._thread.start()
@@ -67,6 +71,7 @@ class Background:
         """End the thread after its current epoch, and take over what was observed until now."""
         self._end()
         atexit.unregister(self._end)
+        gc.unfreeze()
         sys.setswitchinterval(self._switch_interval)
         self._take_over()
         self._publish()

@@ -378,7 +378,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
     def _pick_actions(self, observations: Any, masks: BoolArray | None) -> IntArray:
         """One zero-based action per environment: drawn from the actor, with the agent's own generator."""
         assert self._generator is not None
-        self.acted_by = mask_probabilities(self.policy.probabilities(observations), masks)
+        answer = self.policy.probabilities if self._quick_actor is None else self._quick_actor
+        self.acted_by = mask_probabilities(answer(observations), masks)
         return draw(self.acted_by, self._generator)
 
     def predict(
@@ -518,7 +519,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
-        derived += ["acted_by", "_warned_of_masks", "_background", "_begun", "_acted_mask"]
+        derived += ["acted_by", "_warned_of_masks", "_background", "_begun", "_acted_mask", "_quick_actor"]
         derived += ["journal", "_journal", "autosave", "_saved_at", "lr_schedule", "start_time", "kept_normalizer"]
         return [*super()._excluded_save_params(), *derived, "_device_is_free"]
 

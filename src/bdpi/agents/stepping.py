@@ -18,6 +18,7 @@ from bdpi.agents.demonstrations import steps_of
 from bdpi.agents.journal import Step
 from bdpi.agents.learners import AgentLearner
 from bdpi.agents.policies import BDPIPolicy
+from bdpi.agents.quick import QuickActor
 from bdpi.learner.functional import bind_parameters
 from bdpi.learner.interface import BoolArray, IntArray
 
@@ -30,6 +31,8 @@ class SteppingAlgorithm(CollectingAlgorithm):
     policy: BDPIPolicy
     agent_learner: AgentLearner
     _background: Background | None = None
+    #: acts while the agent learns in the background, where the actor is a perceptron
+    _quick_actor: QuickActor | None = None
     #: of each batch that is drawn from demonstrations, where there are any
     demonstration_share = 0.25
     _begun = False
@@ -220,6 +223,8 @@ class SteppingAlgorithm(CollectingAlgorithm):
         self._epochs_per_step()  # says what is wrong with train_freq before anything is observed
         published = learned.detach().cpu().clone()
         bind_parameters(self.policy.actor, published)
+        inputs = self.policy.native_inputs()
+        self._quick_actor = None if inputs is None else QuickActor(self.policy, inputs, published)
         self._background = Background(
             self._learn_once, lambda: self._has_experience(self.batch_size), learned, published
         )
@@ -237,6 +242,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
         assert self.policy.actor is not None
         assert self.agent_learner.actor_parameters is not None
         bind_parameters(self.policy.actor, self.agent_learner.actor_parameters)
+        self._quick_actor = None
         self._background = None  # only now: whoever was interrupted before can stop it again
         background.check()
 
