@@ -35,7 +35,7 @@ def test_killed_at_random_moments(tmp_path, mode):
         steps, memory, epochs = (int(number) for number in first.split()[1:])
         assert steps >= len(record), "a transition is lost"
         assert steps <= len(record) + 1, "the journal holds more than happened"
-        assert memory == steps
+        assert memory == min(steps, 20_000)  # as many as the replay memory holds
         learned.append(epochs)
         said = [line.split() for line in lines.splitlines() if len(line.split()) == 3]
         for word, number, action in said:
