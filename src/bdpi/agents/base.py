@@ -88,7 +88,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
     :param seed: makes everything repeatable, bit for bit on the same machine
     :param device: where networks live. "auto" is the CPU for perceptrons, else a GPU if there is one.
     :param learner: "native" (C++), "torch", or "auto": native wherever possible. "fused" has kernels of its own for
-        small perceptrons on a GPU; they are new.
+        small perceptrons on a GPU.
     :param n_threads: threads of the native learner; all cores if None (one less with ``asynchronous``). Never changes
         results.
     :param journal: file in which every transition is before the agent acts again; what is in it already becomes the
