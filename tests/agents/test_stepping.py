@@ -172,6 +172,44 @@ def test_dict_observations():
         agent.act({"arm": np.zeros(2)})
 
 
+PICTURE = spaces.Box(0, 255, (36, 40, 3), np.uint8)
+
+
+@pytest.mark.parametrize("space", [PICTURE, spaces.Dict({"eye": PICTURE, "arm": spaces.Box(-1, 1, (2,))})])
+def test_pictures_as_the_camera_gives_them(space):
+    """Networks want channels first; act and observe take a picture as it is, as predict does, or turned already."""
+
+    def turned(seen: Any) -> Any:
+        if isinstance(seen, dict):
+            return {**seen, "eye": seen["eye"].transpose(2, 0, 1)}
+        return seen.transpose(2, 0, 1)
+
+    def eye(seen: Any) -> Any:
+        return seen["eye"] if isinstance(seen, dict) else seen
+
+    policy = "CnnPolicy" if space is PICTURE else "MultiInputPolicy"
+    small = {"n_critics": 2, "batch_size": 4, "critic_iterations": 1, "buffer_size": 10}
+    agent = BDPI(policy, ControlLoop(space, spaces.Discrete(2)), seed=0, **small)
+    space.seed(0)
+    seen, following = space.sample(), space.sample()
+    assert agent.predict(seen)[0] in (0, 1)
+    answers = []
+    for way in (lambda picture: picture, turned):
+        assert agent.act(way(seen)) in (0, 1)
+        answers.append(agent.acted_by)
+        agent.observe(way(seen), 1, 0.5, way(following), terminated=False, truncated=False)
+    np.testing.assert_array_equal(*answers)
+    held = agent.replay_buffer.transitions()
+    for number in range(2):
+        np.testing.assert_array_equal(eye(held.observations)[number], eye(turned(seen)))
+        np.testing.assert_array_equal(eye(held.next_observations)[number], eye(turned(following)))
+    agent.add_demonstrations([(seen, 0, 0.0, following, False, False)] * 4)
+    assert agent.learn_once()
+    small_picture = {**seen, "eye": seen["eye"][1:]} if isinstance(seen, dict) else seen[1:]
+    with pytest.raises(ValueError, match=r"shape \(3, 36, 40\), got shape \(35, 40, 3\)"):
+        agent.act(small_picture)
+
+
 def test_normalization_follows_what_is_observed():
     def make() -> VecNormalize:
         return VecNormalize(DummyVecEnv([lambda: Monitor(gym.make("CartPole-v1"))]))

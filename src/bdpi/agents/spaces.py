@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
+from stable_baselines3.common.preprocessing import is_image_space, maybe_transpose, preprocess_obs
 
 from bdpi.learner.interface import Observations
 
@@ -33,6 +33,21 @@ def shift_to_zero(observations: Any, space: spaces.Space[Any]) -> Any:
         start = space.start if isinstance(observations, np.ndarray) else observations.new_tensor(space.start)
         return observations - start
     return observations
+
+
+def channels_first(observation: Any, space: spaces.Space[Any]) -> Any:
+    """One observation with its pictures as the networks take them, whichever way they come; as SB3's ``predict`` does.
+
+    :param space: the agent's, whose pictures have their channels first
+    """
+    if isinstance(space, spaces.Dict) and isinstance(observation, dict):
+        return {
+            key: channels_first(part, space.spaces[key]) if key in space.spaces else part
+            for key, part in observation.items()
+        }
+    if isinstance(space, spaces.Box) and len(space.shape) == 3 and np.ndim(observation) == 3:
+        return maybe_transpose(np.asarray(observation), space)
+    return observation
 
 
 def preprocess(observations: Any, space: spaces.Space[Any], normalize_images: bool = True) -> Any:

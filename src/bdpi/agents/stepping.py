@@ -19,6 +19,7 @@ from bdpi.agents.journal import Step
 from bdpi.agents.learners import AgentLearner
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.agents.quick import QuickActor
+from bdpi.agents.spaces import channels_first
 from bdpi.learner.functional import bind_parameters
 from bdpi.learner.interface import BoolArray, IntArray
 
@@ -43,12 +44,12 @@ class SteppingAlgorithm(CollectingAlgorithm):
     def act(self, observation: Any, mask: Any = None) -> int:
         """Choose an action to learn from, drawn as in training. (For the best known one: ``predict``.)
 
-        :param observation: what the system is like now
+        :param observation: what the system is like now; pictures may have their channels last, as in ``predict``
         :param mask: which actions are allowed, zeros and ones; None: all
         """
         self._check_background()
         self._check_one_loop("act")
-        self._check_seen("observation", observation)
+        observation = self._seen("observation", observation)
         n_actions = int(self.action_space.n)
         masks = None if mask is None else checks.check_masks(mask, 1, n_actions)
         if not self._begun:
@@ -91,8 +92,8 @@ class SteppingAlgorithm(CollectingAlgorithm):
         self._check_background()
         self._check_one_loop("observe")
         step = self.num_timesteps + 1
-        self._check_seen("observation", observation)
-        self._check_seen("next observation", next_observation)
+        observation = self._seen("observation", observation)
+        next_observation = self._seen("next observation", next_observation)
         checks.check_reward(reward, step)
         action = checks.check_executed_action(executed_action, self.action_space, step, 0)
         info: dict[str, Any] = {"TimeLimit.truncated": bool(truncated) and not bool(terminated)}
@@ -162,21 +163,24 @@ class SteppingAlgorithm(CollectingAlgorithm):
 
     def _checked(self, step: Step) -> Step:
         """A transition from elsewhere, if it could be one of the agent's own."""
-        self._check_seen("observation", step.observation)
-        self._check_seen("next observation", step.next_observation)
+        observation = self._seen("observation", step.observation)
+        next_observation = self._seen("next observation", step.next_observation)
         checks.check_reward(step.reward, 0)
         action = checks.check_executed_action(step.action, self.action_space, 0, 0)
         if step.discount is not None:
             checks.check_number("discount", step.discount, 0, 1, low_included=True)
-        return replace(step, action=action)
+        return replace(step, observation=observation, action=action, next_observation=next_observation)
 
     def _check_one_loop(self, name: str) -> None:
         if self.n_envs != 1:
             raise ValueError(f"{name} is for one system at a time, and this agent learns in {self.n_envs} environments")
 
-    def _check_seen(self, what: str, value: Any) -> None:
+    def _seen(self, what: str, value: Any) -> Any:
+        """An observation as the agent keeps it, if it makes sense."""
+        value = channels_first(value, self.observation_space)
         checks.check_shape(what, value, self.observation_space)
         self.check_observation(what, value, 0, self.num_timesteps)
+        return value
 
     def _observed_masks(self, mask: Any, next_mask: Any, is_over: bool) -> tuple[BoolArray, BoolArray] | None:
         n_actions = int(self.action_space.n)
