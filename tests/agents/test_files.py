@@ -173,6 +173,22 @@ def test_open_files_and_callbacks(tmp_path):
     assert not list(tmp_path.glob(".*partial"))
 
 
+@pytest.mark.parametrize("agent_class", AGENTS)
+def test_load_takes_what_constructors_take_and_nothing_else(agent_class, tmp_path):
+    agent = make(agent_class).learn(20)
+    agent.save(tmp_path / "agent")
+    for name in agent_class._settings():
+        if hasattr(agent, name):
+            agent_class.load(tmp_path / "agent", **{name: getattr(agent, name)})
+    with pytest.raises(ValueError, match=r"has no jurnal: load takes .*, autosave, .*, journal, .*, verbose"):
+        agent_class.load(tmp_path / "agent", env="FrozenLake-v1", jurnal=tmp_path / "robot.sqlite")
+    # attributes, as in Stable-Baselines3
+    assert agent_class.load(tmp_path / "agent", optimize_memory_usage=False, num_timesteps=7).num_timesteps == 7
+    if agent_class is not TabularBDPI:
+        assert agent_class.load(tmp_path / "agent", learner="torch").learner_name == "torch"
+    assert agent_class.load(tmp_path / "agent", stats_window_size=3)._stats_window_size == 3
+
+
 class MyPolicy(MlpPolicy):
     pass
 

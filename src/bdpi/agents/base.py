@@ -6,6 +6,7 @@ the learner (:meth:`_make_learner`), and how it picks actions in training (:meth
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import pathlib
@@ -57,6 +58,9 @@ _UNLOADABLE = (
     MemoryError,
     EOFError,
 )
+
+#: Where arguments are kept whose attributes have other names.
+_ATTRIBUTES = {"learner": "learner_choice", "stats_window_size": "_stats_window_size"}
 
 #: Entropy, disagreement and KL cost a few forward passes; every hundredth epoch is enough to draw their curves.
 DIAGNOSTICS_EVERY = 100
@@ -193,6 +197,19 @@ class EnsembleAlgorithm(SteppingAlgorithm):
             self._setup_model()
 
     # -- set-up -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def _settings(cls) -> list[str]:
+        """Names of what the constructor can be told, beside policy, environment and device."""
+        constructors = [vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each)]
+        ours = constructors[: constructors.index(EnsembleAlgorithm.__init__) + 1]
+        named = {
+            name
+            for constructor in ours
+            for name, parameter in inspect.signature(constructor).parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        }
+        return sorted({*named, "learning_rate"} - {"device", "_init_setup_model"})
 
     def _check_hyperparameters(self) -> None:
         checks.check_learning_rate("learning_rate", self.learning_rate)
@@ -547,7 +564,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
             a file cannot hold, have to be given here
         :param print_system_info: print what is installed
         :param force_reset: learning begins with a new episode
-        :param kwargs: attributes to change, for instance ``journal``
+        :param kwargs: arguments of the constructor, or attributes, to change, for instance ``journal``
+        :raises ValueError: for a file that is damaged or does not fit, and for kwargs that do not exist
         """
         if print_system_info:
             get_system_info()
@@ -573,6 +591,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
             for name, value in document["attributes"].items()
         }
         _check_sizes(data, arrays)
+        changes = {_ATTRIBUTES.get(name, name): value for name, value in changes.items()}
         data |= changes
         _check_brought_along(data)
         if env is not None:
@@ -586,6 +605,11 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         else:
             vec_env = None
         agent = cls(data["policy_class"], vec_env, device=device, _init_setup_model=False)
+        unknown = changes.keys() - document["attributes"].keys() - vars(agent).keys()
+        if unknown:
+            raise ValueError(
+                f"{cls.__name__} has no {', '.join(sorted(unknown))}: load takes {', '.join(cls._settings())}"
+            )
         _check_types(vars(agent), {name: value for name, value in data.items() if name not in custom_objects | changes})
         vars(agent).update(data)
         if vec_env is None and document.get("normalizer") is not None:
