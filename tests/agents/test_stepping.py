@@ -1,9 +1,11 @@
 """Agents that are called step by step, and agents that learn in the background."""
 
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import gymnasium as gym
@@ -335,6 +337,99 @@ def test_saving_while_learning(tmp_path):
         found, expected = loaded.policy.probabilities(seen), loaded.agent_learner.behaviour(seen)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
     agent.stop_learning()
+
+
+class Watched(BDPI):
+    """Notices when somebody else changes it during an epoch."""
+
+    disturbed = 0
+
+    def _epoch(self, *arguments: Any) -> None:
+        super()._epoch(*arguments)
+        before = self.everything()
+        time.sleep(0.03)
+        self.disturbed += before != self.everything()
+
+    def everything(self) -> tuple[Any, ...]:
+        return state_of(self), id(self.replay_buffer), id(self.env), id(self._vec_normalize_env), id(self._generator)
+
+
+@pytest.mark.parametrize("what", ["set_parameters", "load_replay_buffer", "set_env", "set_random_seed"])
+def test_whoever_changes_an_agent_waits_for_the_epoch(what, tmp_path):
+    agent, other = (Watched("MlpPolicy", spaces_of("CartPole-v1"), seed=seed, **SMALL) for seed in (0, 1))
+    for each in (agent, other):
+        drive(each, gym.make("CartPole-v1"), 20, seed=0, learns=False)
+    other.save_replay_buffer(tmp_path / "memory")
+    changes = {
+        "set_parameters": lambda: agent.set_parameters(other.get_parameters()),
+        "load_replay_buffer": lambda: agent.load_replay_buffer(tmp_path / "memory"),
+        "set_env": lambda: agent.set_env(VecNormalize(DummyVecEnv([lambda: spaces_of("CartPole-v1")]))),
+        "set_random_seed": lambda: agent.set_random_seed(7),
+    }
+    agent.start_learning()
+    for _ in range(10):
+        agent.observe(**GOOD)
+        time.sleep(0.01)  # an epoch has begun
+        changes[what]()
+    agent.stop_learning()
+    assert agent._n_updates > 3
+    assert agent.disturbed == 0
+
+
+def test_parameters_that_are_set_while_learning_act_and_are_learned_from():
+    agent, other = (BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=seed, **SMALL) for seed in (0, 1))
+    seen = np.zeros((1, 4), np.float32)
+    wanted = other.policy.probabilities(seen)
+    for parameters in (other.get_parameters(), {"policy": other.get_parameters()["policy"]}):
+        agent.set_random_seed(0)
+        agent.start_learning()
+        agent.set_parameters(parameters, exact_match=len(parameters) == 2)
+        np.testing.assert_array_equal(agent.policy.probabilities(seen), wanted)
+        np.testing.assert_allclose(agent._quick_actor(seen), wanted, rtol=1e-5)
+        np.testing.assert_allclose(agent.agent_learner.behaviour(seen), wanted, rtol=1e-5)
+        agent.stop_learning()
+        np.testing.assert_array_equal(agent.policy.probabilities(seen), wanted)
+        agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=2, **SMALL)
+
+
+def test_an_agent_that_nobody_has_any_more_is_gone(tmp_path):
+    usual = sys.getswitchinterval()
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), journal=tmp_path / "robot.sqlite", **SMALL)
+    agent.start_learning()
+    drive(agent, gym.make("CartPole-v1"), 200, seed=0, learns=False)
+    thread, reference = agent._background._thread, weakref.ref(agent)
+    del agent
+    thread.join(10)
+    assert not thread.is_alive()
+    assert reference() is None
+    assert sys.getswitchinterval() == usual
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert not (tmp_path / "robot.sqlite-wal").exists()  # the journal is closed, too
+
+
+def test_autosave_before_there_is_anything_to_learn_from(tmp_path):
+    """Fewer transitions than a batch, or none."""
+
+    def make(name: str, env: Any = None, **arguments: Any) -> BDPI:
+        files = {"autosave": tmp_path / name, "autosave_minutes": 1e-9}
+        return BDPI("MlpPolicy", env or spaces_of("CartPole-v1"), **files, **{**SMALL, **arguments})
+
+    agent = make("in turn.zip")
+    agent.observe(**GOOD)
+    assert not agent.learn_once()
+    assert BDPI.load(tmp_path / "in turn.zip").num_timesteps == 1
+    make("by itself.zip", "CartPole-v1").learn(10)
+    assert BDPI.load(tmp_path / "by itself.zip").num_timesteps == 10
+    make("without learning.zip", "CartPole-v1", gradient_steps=0).learn(20)
+    assert BDPI.load(tmp_path / "without learning.zip").num_timesteps == 20
+    agent = make("in the background.zip")
+    agent.start_learning()
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "in the background.zip").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    agent.stop_learning()
+    assert BDPI.load(tmp_path / "in the background.zip").num_timesteps == 0
 
 
 def test_a_failed_autosave_does_not_stop_a_robot(tmp_path):

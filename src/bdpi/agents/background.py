@@ -8,10 +8,14 @@ import gc
 import os
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from torch import Tensor
+
+T = TypeVar("T")
 
 _SWITCH_INTERVAL = 5e-4  # seconds: how long a thread that acts may wait for one that learns to let go of Python
 _LOOK_AROUND = 0.05
@@ -22,10 +26,13 @@ class Background:
     """A thread that makes the learning epochs that are due.
 
     It alone touches the replay memory and the networks while it runs. What has been observed waits in a queue until the
-    thread takes it over, between two epochs; after each epoch it publishes the actor.
+    thread takes it over, between two epochs; after each epoch it publishes the actor. An agent that nobody has any more
+    is not kept alive: the thread ends.
 
-    :param epoch: makes one epoch
-    :param has_experience: whether there is enough of it for an epoch; what came before is not made up for
+    :param epoch: the agent's method that makes one epoch
+    :param has_experience: its method that says whether there is enough of it for an epoch; what came before is not made
+        up for
+    :param look_after: its method for what has to be done now and then, whether there is something to learn or not
     :param learned: the actor's parameters that epochs change
     :param published: those that act
     """
@@ -34,11 +41,13 @@ class Background:
         self,
         epoch: Callable[[], object],
         has_experience: Callable[[], bool],
+        look_after: Callable[[], object],
         learned: Tensor,
         published: Tensor,
     ) -> None:
-        self._epoch, self._has_experience = epoch, has_experience
-        self._learned, self._published = learned, published
+        self._agent_exists = weakref.WeakMethod(epoch)
+        self._epoch, self._has_experience, self._look_after = map(_weak, (epoch, has_experience, look_after))
+        self.learned, self.published = learned, published
         self._waiting: deque[tuple[Callable[[], object], float]] = deque()
         self._due = 0.0
         self._error: BaseException | None = None
@@ -70,11 +79,14 @@ class Background:
     def stop(self) -> None:
         """End the thread after its current epoch, and take over what was observed until now."""
         self._end()
+        self._undo_start()
+        self._take_over()
+        self.publish()
+
+    def _undo_start(self) -> None:
         atexit.unregister(self._end)
         gc.unfreeze()
         sys.setswitchinterval(self._switch_interval)
-        self._take_over()
-        self._publish()
 
     def check(self) -> None:
         """:raises RuntimeError: when the thread has failed"""
@@ -100,7 +112,7 @@ class Background:
         """Everything observed is in the memory, and nothing changes, while this lasts."""
         with self._working, self.observing:
             self._take_over()
-            self._publish()
+            self.publish()
             yield
 
     def _tell(self) -> None:
@@ -113,18 +125,21 @@ class Background:
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
-            while not self._stop.is_set():
+            while not self._stop.is_set() and self._agent_exists() is not None:
                 with self._working:
                     self._take_over()
+                    self._look_after()
                     learns = self._due >= 1
                     if learns:
                         self._epoch()
                         self._due -= 1
-                        self._publish()
+                        self.publish()
                 with self._news:
                     self._news.notify_all()
                     if not learns and not self._waiting and not self._stop.is_set():
                         self._news.wait(_LOOK_AROUND)
+            if not self._stop.is_set():
+                self._undo_start()
         except BaseException as error:  # whoever acts next is told
             self._error = error
             self._tell()
@@ -137,6 +152,18 @@ class Background:
                 self._due += epochs
             self._waiting.popleft()  # only now: until then, somebody who waits knows that there is something to do
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Have what was learned act."""
         with self.acting:
-            self._published.copy_(self._learned)
+            self.published.copy_(self.learned)
+
+
+def _weak(method: Callable[[], T]) -> Callable[[], T | None]:
+    """A method that does not keep its object alive, and does nothing when that is gone."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> T | None:
+        found = reference()
+        return None if found is None else found()
+
+    return call

@@ -7,9 +7,7 @@ the learner (:meth:`_make_learner`), and how it picks actions in training (:meth
 from __future__ import annotations
 
 import inspect
-import io
 import os
-import pathlib
 import time
 import warnings
 from collections.abc import Iterable
@@ -97,7 +95,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         results.
     :param journal: file in which every transition is before the agent acts again; what is in it already becomes the
         agent's experience. See :class:`~bdpi.agents.journal.Journal`.
-    :param autosave: file to which the agent is saved now and then; see :meth:`save`
+    :param autosave: file to which the agent is saved now and then, in :meth:`learn`, in :meth:`learn_once` or in the
+        background; see :meth:`save`. ``observe`` alone never does: it must not keep a robot waiting.
     :param autosave_minutes: between two savings
     :param asynchronous: :meth:`learn` learns in the background while it acts. Results are then not repeatable.
     :param _init_setup_model: build the networks at once
@@ -292,11 +291,12 @@ class EnsembleAlgorithm(SteppingAlgorithm):
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed networks yet to be made, the environment, and the agent's own generators."""
-        super().set_random_seed(seed)
-        is_set_up = self._generator is not None and self.replay_buffer is not None
-        if seed is not None and is_set_up:
-            self._generator, self._predict_generator = _generators(seed)
-            self.policy.generator = self._predict_generator
+        with self.learning_paused():
+            super().set_random_seed(seed)
+            is_set_up = self._generator is not None and self.replay_buffer is not None
+            if seed is not None and is_set_up:
+                self._generator, self._predict_generator = _generators(seed)
+                self.policy.generator = self._predict_generator
 
     @property
     def learner_name(self) -> str:
@@ -340,7 +340,6 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         if epochs:
             self.logger.record("train/milliseconds_per_epoch", 1000 * elapsed / epochs)
-        self._autosave_if_due()
 
     def _epoch(self, hyperparameters: Hyperparameters, batch_size: int) -> None:
         assert self._generator is not None
@@ -513,6 +512,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         write_agent(path, {**about, "attributes": attributes}, arrays)
 
     def _autosave_if_due(self) -> None:
+        """Asked between steps and epochs; there need not be anything to learn from yet."""
         if self.autosave is not None and time.monotonic() >= self._saved_at + 60 * self.autosave_minutes:
             # With a journal, the experience is in a file already; demonstrations are not.
             include = self._journal is None or self.replay_buffer.n_demonstrations > 0
@@ -528,11 +528,6 @@ class EnsembleAlgorithm(SteppingAlgorithm):
 
     def _policy_arrays(self) -> Arrays:
         return {name: tensor.cpu().numpy() for name, tensor in self.policy.state_dict().items()}
-
-    def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
-        """As in SB3; learning in the background pauses meanwhile."""
-        with self.learning_paused():
-            super().save_replay_buffer(path)
 
     def _excluded_save_params(self) -> list[str]:
         derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]

@@ -74,6 +74,7 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             self._action_masks = checks.masks_of(_upcoming(env, dones, infos), self.action_space, self.num_timesteps)
             self._episodes_ended(np.flatnonzero(dones))
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+            self._step_collected()
 
             callback.update_locals(locals())
             if not callback.on_step():
@@ -200,6 +201,9 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
     def _change_memory(self, store: Callable[[], object]) -> None:
         """Add to the replay memory."""
         store()
+
+    def _step_collected(self) -> None:
+        """Told that a step is complete, before callbacks are asked."""
 
     def _episodes_ended(self, environments: IntArray) -> None:
         """Told which environments are about to begin a new episode."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import pathlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.type_aliases import TrainFreq
+from stable_baselines3.common.type_aliases import GymEnv, TrainFreq
 
 from bdpi.agents import checks
 from bdpi.agents.background import Background
@@ -122,18 +125,26 @@ class SteppingAlgorithm(CollectingAlgorithm):
             self._background.later(lambda: None, self._epochs_per_step())
 
     def learn_once(self) -> bool:
-        """One learning epoch; returns whether there was enough experience for it."""
+        """One learning epoch; returns whether there was enough experience for it.
+
+        This is also when an agent with ``autosave`` is saved, if it is time for that.
+        """
         if self._background is not None:
             raise RuntimeError("the agent learns in the background already; stop_learning() ends that")
-        return self._learn_once()
+        has_learned = self._learn_once()
+        self._autosave_if_due()
+        return has_learned
 
     def _learn_once(self) -> bool:
-        if not self._has_experience(self.batch_size):
+        if not self._can_learn():
             return False
         if not hasattr(self, "_logger"):
             self.set_logger(Logger(folder=None, output_formats=[]))
         self._learn_epochs(1, self.batch_size)
         return True
+
+    def _can_learn(self) -> bool:
+        return self._has_experience(self.batch_size)
 
     def _has_experience(self, batch_size: int) -> bool:
         return len(self.replay_buffer) + self.replay_buffer.n_demonstrations >= batch_size
@@ -229,9 +240,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
         bind_parameters(self.policy.actor, published)
         inputs = self.policy.native_inputs()
         self._quick_actor = None if inputs is None else QuickActor(self.policy, inputs, published)
-        self._background = Background(
-            self._learn_once, lambda: self._has_experience(self.batch_size), learned, published
-        )
+        self._background = Background(self._learn_once, self._can_learn, self._autosave_if_due, learned, published)
         self._background.start()
 
     def stop_learning(self) -> None:
@@ -292,6 +301,57 @@ class SteppingAlgorithm(CollectingAlgorithm):
         """As in SB3; learning in the background pauses meanwhile."""
         with self.learning_paused():
             super().dump_logs()
+
+    @contextlib.contextmanager
+    def _networks_may_change(self) -> Iterator[None]:
+        """While this lasts, nothing is learned in the background, nobody acts, and the actor is the learner's own."""
+        background = self._background
+        if background is None:
+            yield
+            return
+        assert self.policy.actor is not None
+        with background.paused():
+            with background.acting:
+                bind_parameters(self.policy.actor, background.learned)
+                try:
+                    yield
+                finally:
+                    bind_parameters(self.policy.actor, background.published)
+            background.publish()
+
+    def get_parameters(self) -> dict[str, dict[str, Any]]:
+        """As in SB3; learning in the background pauses meanwhile."""
+        with self.learning_paused():
+            return super().get_parameters()
+
+    def set_parameters(
+        self, load_path_or_dict: Any, exact_match: bool = True, device: torch.device | str = "auto"
+    ) -> None:
+        """As in SB3; learning in the background pauses meanwhile, and goes on with these parameters."""
+        with self._networks_may_change():
+            super().set_parameters(load_path_or_dict, exact_match, device)
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """As in SB3; learning in the background pauses meanwhile."""
+        with self.learning_paused():
+            super().set_env(env, force_reset)
+
+    def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
+        """As in SB3; learning in the background pauses meanwhile."""
+        with self.learning_paused():
+            super().save_replay_buffer(path)
+
+    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
+        """As in SB3; learning in the background pauses meanwhile."""
+        with self.learning_paused():
+            super().load_replay_buffer(path, truncate_last_traj)
+
+    def _step_collected(self) -> None:
+        if self._background is None:  # whose thread looks after it
+            self._autosave_if_due()
+
+    def _autosave_if_due(self) -> None:
+        raise NotImplementedError
 
     def _learn_epochs(self, epochs: int, batch_size: int) -> None:
         raise NotImplementedError
