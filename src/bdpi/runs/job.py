@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +18,8 @@ from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
 from bdpi.runs.store import Place
 
+_COLLECT_EVERY = 2.0  # seconds
+_PATIENCE = 5.0  # seconds that another process gets to end: one whose study was killed stops after its current step
 # Networks are initialised by PyTorch's global generator: of several threads, one at a time may seed and use it.
 _PREPARING = threading.Lock()
 
@@ -104,14 +108,18 @@ def _plain(value: Any) -> Any:
 
 def execute(job: Job, should_stop: Callable[[], bool] = lambda: False) -> JobResult:
     """Run a job to its end, or until it should stop. Never raises: a study goes on without a run that failed."""
-    try:
-        return _execute(job, should_stop)
-    except Busy as error:
-        return JobResult("busy", str(error))
-    except RunError as error:
-        return JobResult("failed", str(error))
-    except Exception as error:
-        return JobResult("failed", named(error), traceback.format_exc())
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return _execute(job, should_stop)
+        except Busy as error:
+            if should_stop() or time.monotonic() > end:
+                return JobResult("busy", str(error))
+            time.sleep(0.5)
+        except RunError as error:
+            return JobResult("failed", str(error))
+        except Exception as error:
+            return JobResult("failed", named(error), traceback.format_exc())
 
 
 def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
@@ -165,6 +173,20 @@ def episodes_done(job: Job) -> int:
             return max(0, sum(1 for _ in file) - 2)
     except OSError:
         return 0
+
+
+_collected = time.monotonic()
+
+
+def forget_runs() -> None:
+    """Between runs that share a process: the memory of an agent is freed before the next one takes as much.
+
+    That takes a tenth of a second, so runs that are over in less share it.
+    """
+    global _collected
+    if time.monotonic() > _collected + _COLLECT_EVERY:
+        gc.collect()
+        _collected = time.monotonic()
 
 
 def one_thread() -> None:

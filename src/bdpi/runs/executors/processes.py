@@ -1,11 +1,13 @@
-"""A process for each run, one thread each, so that N cores do N runs.
+"""A process for each core, one thread each, so that N cores do N runs.
 
-A process of its own, not one of a pool: whatever happens in it, only its run is lost, and that one is started again
-from its last checkpoint.
+A process does one run at a time: whatever happens in it, only that run is lost, and is started again from its last
+checkpoint. Then it takes the next one, because runs that last a second would spend most of their time on starting
+processes. After two minutes a new one takes its place, so that what runs leave behind does not add up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -14,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from bdpi.runs.job import Job, JobResult, execute, one_thread
+from bdpi.runs.job import Job, JobResult, execute, forget_runs, one_thread
 
 ATTEMPTS = 3  # of a run whose process was killed, or that another process works on
-_WAIT = 5.0  # seconds, in the second case
+_RENEW_AFTER = 120.0  # seconds
 _LOOK_AROUND = 0.5  # seconds
 
 
@@ -38,70 +40,99 @@ class Processes:
         one_thread()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["bdpi.runs.executors.preload"])
-        stop = context.Event()
-        waiting = [(job, 1, 0.0) for job in reversed(jobs)]
-        running: list[_Running] = []
+        # Without a lock: a process that is killed while it holds one would stop all others.
+        stop = context.RawValue("b", 0)
+        waiting = [(job, 1) for job in reversed(jobs)]
+        workers: list[_Worker] = []
         try:
-            while running or (waiting and not stop.is_set()):
+            while workers or waiting:
                 if should_stop():
-                    stop.set()
-                now = time.monotonic()
-                while waiting and waiting[-1][2] <= now and len(running) < self.workers and not stop.is_set():
-                    job, attempt, _ = waiting.pop()
-                    running.append(_Running(context, job, attempt, stop))
-                    started(job)
-                if running:
-                    wait([one.process.sentinel for one in running], timeout=_LOOK_AROUND)
-                else:
-                    time.sleep(_LOOK_AROUND)
+                    stop.value = 1
+                    waiting.clear()
+                while waiting and len(workers) < self.workers:
+                    workers.append(_Worker(context, stop))
+                    started(workers[-1].begin(*waiting.pop()))
+                wait([end for worker in workers for end in worker.ends], timeout=_LOOK_AROUND)
                 yield None
-                for one in [one for one in running if not one.process.is_alive()]:
-                    running.remove(one)
-                    result = one.result()
-                    # Killed, or somebody still works on it: perhaps what was left of an earlier study, and ends soon.
-                    again = result is None or result.status == "busy"
-                    if again and one.attempt < ATTEMPTS and not stop.is_set():
-                        later = now + _WAIT if result is not None else 0.0
-                        waiting.insert(0 if later else len(waiting), (one.job, one.attempt + 1, later))
+                for worker in [worker for worker in workers if worker.has_ended()]:
+                    job, attempt, result = worker.job, worker.attempt, worker.result()
+                    if result is not None and waiting and worker.is_young:
+                        started(worker.begin(*waiting.pop()))
                     else:
-                        yield one.job, result or JobResult("failed", one.how_it_died())
+                        workers.remove(worker)
+                        worker.close()
+                    again = attempt < ATTEMPTS and not stop.value
+                    if result is None and again:
+                        waiting.append((job, attempt + 1))
+                    elif result is not None and result.status == "busy" and again:
+                        waiting.insert(0, (job, attempt + 1))  # all others come first
+                    else:
+                        yield job, result or JobResult("failed", worker.how_it_died())
         finally:
-            stop.set()
-            for one in running:
-                one.process.join(timeout=30)
-                one.process.kill()
+            stop.value = 1
+            for worker in workers:
+                worker.close()
 
 
-class _Running:
-    def __init__(self, context: Any, job: Job, attempt: int, stop: Any) -> None:
-        self.job, self.attempt = job, attempt
-        self._receiver, sender = context.Pipe(duplex=False)
+class _Worker:
+    """A process, and the run that it does."""
+
+    job: Job
+    attempt: int
+
+    def __init__(self, context: Any, stop: Any) -> None:
+        self._began = time.monotonic()
+        self._connection, theirs = context.Pipe()
         # not a daemon: a run may have environments in processes of their own
-        self.process = context.Process(target=_work, args=(job, stop, sender))
-        self.process.start()
-        sender.close()
+        self._process = context.Process(target=_work, args=(theirs, stop))
+        self._process.start()
+        theirs.close()
+
+    @property
+    def is_young(self) -> bool:
+        return time.monotonic() < self._began + _RENEW_AFTER
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """What to wait for: a result, or the end of the process."""
+        return self._connection, self._process.sentinel
+
+    def begin(self, job: Job, attempt: int) -> Job:
+        self.job, self.attempt = job, attempt
+        with contextlib.suppress(OSError):  # dead, as we are about to find out
+            self._connection.send(job)
+        return job
+
+    def has_ended(self) -> bool:
+        return self._connection.poll() or not self._process.is_alive()
 
     def result(self) -> JobResult | None:
         """None if the process died without a word."""
         try:
-            return self._receiver.recv() if self._receiver.poll() else None
+            return self._connection.recv() if self._connection.poll() else None
         except (EOFError, OSError):
             return None
-        finally:
-            self._receiver.close()
-            self.process.join()
+
+    def close(self) -> None:
+        """End it, once its run has saved itself."""
+        self._connection.close()
+        self._process.join(timeout=30)
+        self._process.kill()
+        self._process.join()
 
     def how_it_died(self) -> str:
-        code = self.process.exitcode or 0
+        code = self._process.exitcode or 0
         how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit status {code}"
         hint = "; the machine may be out of memory" if code == -signal.SIGKILL else ""
-        return f"its process ended {how}, {ATTEMPTS} times{hint}"
+        return f"its process ended {how}{hint}; that was attempt {self.attempt}"
 
 
-def _work(job: Job, stop: Any, sender: Connection) -> None:
+def _work(connection: Connection, stop: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = os.getppid()
-    # When whoever started this is gone, nobody waits for it: save and end.
-    sender.send(execute(job, lambda: stop.is_set() or os.getppid() != parent))
-    sender.close()
+    with contextlib.suppress(EOFError, OSError):  # nobody wants more of it
+        while True:
+            # When whoever started this is gone, nobody waits for it: save and end.
+            connection.send(execute(connection.recv(), lambda: bool(stop.value) or os.getppid() != parent))
+            forget_runs()
