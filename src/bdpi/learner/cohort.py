@@ -1,8 +1,8 @@
 """Many runs at once: what each of them would compute alone on a GPU, one pair of kernels computes for all.
 
 Each run goes on in a thread of its own and has a learner of its own, a :class:`Member`. Their parameters are slices of
-the same tensors. When the last member of a cohort asks for its epoch, all of them are computed; who does not come soon
-has its epoch later. What a member learns does not depend on who learns with it.
+the same tensors. When half of the members of a cohort have asked for their epochs, these are computed; the others act
+meanwhile, and are the next half. What a member learns does not depend on who learns with it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bdpi.learner.fused import FusedLearner, FusedNetworks
-from bdpi.learner.interface import EpochMetrics, Hyperparameters, IntArray, LearnerState, NetworkState, Transitions
+from bdpi.learner.interface import (
+    EpochMetrics,
+    FloatArray,
+    Hyperparameters,
+    IntArray,
+    LearnerState,
+    NetworkState,
+    Observations,
+    Transitions,
+)
 from bdpi.learner.memory import TensorTransitions
+from bdpi.learner.perceptron import Perceptron
 from bdpi.learner.torch import AdamTensors, numbers_of
 
 _COLUMNS = ("observations", "actions", "rewards", "discounts", "next_observations", "masks", "next_masks")
@@ -57,15 +67,20 @@ class Cohort:
     :param n_critics: of each member
     :param size: how many members there may be at a time
     :param device: where they are trained
+    :param has_actor: members follow an actor; else they follow their critics
     """
 
-    def __init__(self, networks: FusedNetworks, n_critics: int, size: int, device: torch.device) -> None:
+    def __init__(
+        self, networks: FusedNetworks, n_critics: int, size: int, device: torch.device, has_actor: bool = True
+    ) -> None:
         self.networks, self.size, self.device = networks, size, device
         self.critics = _empty((size, n_critics, 2), _parameters(networks.critic_sizes), device)
         self.active = torch.zeros((size, n_critics), dtype=torch.int64, device=device)
         self.actors = _empty((size,), _parameters(networks.actor_sizes), device)
-        #: a copy of the actors, with which members act
-        self.acting = torch.zeros(size, _parameters(networks.actor_sizes), pin_memory=device.type == "cuda")
+        #: copies on the CPU, with which members act: of the actors, or of the critics where there are none
+        self.acting = _on_host(self.actors.parameters if has_actor else self.critics.parameters)
+        self.acting_active = _on_host(self.active)
+        self._has_actor = has_actor
         self._memory: TensorTransitions | None = None
         self._free = list(range(size))[::-1]
         self._members: set[Member] = set()
@@ -92,7 +107,7 @@ class Cohort:
         """Have the others not wait for this member."""
         with self._turn:
             self._members.discard(member)
-            self._compute_if_all_are_here()
+            self._compute_if_enough_are_here()
 
     def resume(self, member: Member) -> None:
         """Have the others wait for this member again."""
@@ -100,10 +115,10 @@ class Cohort:
             self._members.add(member)
 
     def epoch(self, request: _Request) -> EpochMetrics:
-        """Wait until all members want an epoch, but not for long, and have it computed."""
+        """Wait until half of the members want an epoch, but not for long, and have it computed."""
         with self._turn:
             self._requests.append(request)
-            self._compute_if_all_are_here()
+            self._compute_if_enough_are_here()
             while request.metrics is None and request.error is None:
                 if not self._turn.wait(_PATIENCE) and self._requests and self._requests[0] is request:
                     self._compute_all()
@@ -112,8 +127,8 @@ class Cohort:
         assert request.metrics is not None
         return request.metrics
 
-    def _compute_if_all_are_here(self) -> None:
-        if self._requests and len(self._requests) >= len(self._members):
+    def _compute_if_enough_are_here(self) -> None:
+        if self._requests and 2 * len(self._requests) >= len(self._members):
             self._compute_all()
 
     def _compute_all(self) -> None:
@@ -133,7 +148,15 @@ class Cohort:
             by_program.setdefault(request.program, []).append(request)
         for group in by_program.values():
             self._compute(group)
-        self.acting.copy_(self.actors.parameters)
+        self.publish()
+
+    def publish(self) -> None:
+        """Let members act with what they have learned."""
+        if self._has_actor:
+            self.acting.copy_(self.actors.parameters)
+        else:
+            self.acting.copy_(self.critics.parameters)
+            self.acting_active.copy_(self.active)
 
     def _compute(self, requests: list[_Request]) -> None:
         assert self._memory is not None
@@ -212,6 +235,11 @@ def _empty(shape: tuple[int, ...], size: int, device: torch.device) -> AdamTenso
     return AdamTensors(NetworkState.fresh(np.zeros((*shape, size), np.float32)), device)
 
 
+def _on_host(tensor: Tensor) -> Tensor:
+    """As large, and quick to copy to."""
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+
+
 def _memory_like(transitions: Transitions, size: int, capacity: int, device: torch.device) -> TensorTransitions:
     columns = {}
     for name in _COLUMNS:
@@ -260,14 +288,24 @@ class Member(FusedLearner):
 
     @property
     def acting_parameters(self) -> Tensor:
-        """Of the actor, on the CPU; they follow each epoch."""
+        """Of the actor, or of the critics without one, on the CPU; they follow each epoch."""
         return self.cohort.acting[self.slot]
 
     def _refresh(self) -> None:
-        if self.actor is not None:
-            self.acting_parameters.copy_(self.actor.parameters)
+        self.acting_parameters.copy_((self.critics if self.actor is None else self.actor).parameters)
+        self.cohort.acting_active[self.slot].copy_(self.active)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # the cohort has a stream of its own
+
+    def q_values(self, observations: Observations) -> FloatArray:
+        """See :meth:`bdpi.learner.interface.Learner.q_values`; who acts by them does not wait for the device."""
+        if self.actor is not None:
+            return super().q_values(observations)
+        networks, active = self.cohort.networks, self.cohort.acting_active[self.slot].numpy()
+        parameters = self.acting_parameters.numpy()[np.arange(len(active)), active]
+        network = Perceptron(parameters, networks.critic_sizes, networks.one_hot, is_tanh=not networks.relu)
+        x = np.asarray(observations)
+        return network(x.reshape(-1) if networks.one_hot else x.reshape(len(x), -1))
 
     def epoch(
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
@@ -302,7 +340,7 @@ class Cohorts:
         with self._lock:
             key = (networks, n_critics, actor is not None)
             if key not in self._cohorts:
-                self._cohorts[key] = Cohort(networks, n_critics, self._size, self._device)
+                self._cohorts[key] = Cohort(networks, n_critics, self._size, self._device, actor is not None)
             member = Member(self._cohorts[key], actor, critic, state)
             self._mine[threading.get_ident()].append(member)
         return member
