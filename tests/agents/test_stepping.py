@@ -268,13 +268,26 @@ def test_learning_while_acting():
 def test_acting_without_pytorch_is_acting_the_same(space, activation):
     kwargs = {"net_arch": {"pi": [8, 6], "qf": [4]}, "activation_fn": activation}
     agent = BDPI("MlpPolicy", ControlLoop(space, spaces.Discrete(3)), **{**SMALL, "policy_kwargs": kwargs})
-    agent.start_learning()
     space.seed(0)
     seen = np.array([space.sample() for _ in range(20)])
-    np.testing.assert_allclose(agent._quick_actor(seen), agent.policy.probabilities(seen), atol=1e-6)
+
+    def check() -> None:
+        np.testing.assert_allclose(agent._quick_actor(seen), agent.policy.probabilities(seen), atol=1e-6)
+
+    check()
+    agent.start_learning()
+    check()
     assert agent.act(seen[0]) in (0, 1, 2)
+    for observation in seen:
+        agent.observe(observation, 0, 1.0, observation, False, False)
+    agent._background.wait_until_due(0)
+    check()
     agent.stop_learning()
-    assert agent._quick_actor is None
+    check()
+    before = agent._quick_actor(seen)
+    assert agent.learn_once()
+    assert not np.array_equal(agent._quick_actor(seen), before)
+    check()
 
 
 def test_every_epoch_is_published():

@@ -252,6 +252,8 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         self.replay_buffer_kwargs = {"gamma": self.gamma}
         super()._setup_model()
         self.agent_learner = self._make_learner()
+        if self.policy.actor is not None and self.agent_learner.actor_parameters is not None:
+            self._act_with(self.agent_learner.actor_parameters)
         self._actor_lr_schedule = (
             self.lr_schedule if self.actor_learning_rate is None else FloatSchedule(self.actor_learning_rate)
         )

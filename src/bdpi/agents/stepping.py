@@ -35,7 +35,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
     policy: BDPIPolicy
     agent_learner: AgentLearner
     _background: Background | None = None
-    #: acts while the agent learns in the background, where the actor is a perceptron
+    #: the actor that acts, where it is a perceptron on the CPU
     _quick_actor: QuickActor | None = None
     #: of each batch that is drawn from demonstrations, where there are any
     demonstration_share = 0.25
@@ -237,9 +237,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
             )
         self._epochs_per_step()  # says what is wrong with train_freq before anything is observed
         published = learned.detach().cpu().clone()
-        bind_parameters(self.policy.actor, published)
-        inputs = self.policy.native_inputs()
-        self._quick_actor = None if inputs is None else QuickActor(self.policy, inputs, published)
+        self._act_with(published)
         self._background = Background(self._learn_once, self._can_learn, self._autosave_if_due, learned, published)
         self._background.start()
 
@@ -252,12 +250,17 @@ class SteppingAlgorithm(CollectingAlgorithm):
             return
         background = self._background
         background.stop()
-        assert self.policy.actor is not None
         assert self.agent_learner.actor_parameters is not None
-        bind_parameters(self.policy.actor, self.agent_learner.actor_parameters)
-        self._quick_actor = None
+        self._act_with(self.agent_learner.actor_parameters)
         self._background = None  # only now: whoever was interrupted before can stop it again
         background.check()
+
+    def _act_with(self, parameters: torch.Tensor) -> None:
+        """Have the policy act with these parameters of the actor, which may change from now on."""
+        assert self.policy.actor is not None
+        bind_parameters(self.policy.actor, parameters)
+        inputs = self.policy.native_inputs() if parameters.device.type == "cpu" else None
+        self._quick_actor = None if inputs is None else QuickActor(self.policy, inputs, parameters)
 
     def acting(self) -> contextlib.AbstractContextManager[Any]:
         """While this lasts, the networks that act do not change."""
