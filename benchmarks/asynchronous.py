@@ -3,7 +3,7 @@
     make asynchronous
 
 The same number of epochs as in docs/learning.md, which has the runs that learn in turn; here the environment goes on
-meanwhile, up to eight steps ahead. Returns go to results/asynchronous/; runs that are there are not repeated.
+meanwhile, up to eight steps ahead. Returns go to results/asynchronous/ as episodes end; complete runs are not repeated.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -24,30 +25,36 @@ RESULTS = Path(__file__).resolve().parents[1] / "results" / "asynchronous"
 SEEDS, EPISODES = 4, 150
 
 
-def run(seed: int) -> None:
-    file = RESULTS / f"TableLong-v0-actor-mimic-seed{seed}.csv"
-    if file.exists():
-        return
-    env = Monitor(gym.make("TableLong-v0"))
-    agent = ActorMimic("MlpPolicy", env, seed=seed, n_threads=1, asynchronous=True)
+def returns_of(file: Path) -> np.ndarray:
+    return np.loadtxt(file, delimiter=",", skiprows=2, usecols=0, ndmin=1) if file.exists() else np.zeros(0)
+
+
+def file_of(seed: int) -> Path:
+    return RESULTS / f"TableLong-v0-actor-mimic-seed{seed}.monitor.csv"
+
+
+def run(learner: str, seed: int) -> str:
+    file = file_of(seed)
+    if len(returns_of(file)) >= EPISODES:
+        return f"seed {seed}: was there"
+    env = Monitor(gym.make("TableLong-v0"), str(file))
+    device = "cuda" if learner == "fused" else "cpu"
+    agent = ActorMimic("MlpPolicy", env, seed=seed, n_threads=1, asynchronous=True, learner=learner, device=device)
     agent.learn(10**9, callback=StopTrainingOnMaxEpisodes(EPISODES), log_interval=None)
-    returns = "\n".join(f"{value:g}" for value in env.get_episode_rewards())
-    file.write_text(f"# {agent.num_timesteps} steps, {agent._n_updates} epochs; returns of episodes\n{returns}\n")
+    return f"seed {seed}: {agent.num_timesteps} steps, {agent._n_updates} epochs"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
-    workers = parser.parse_args().workers
+    parser.add_argument("--learner", default="auto", help='of the agents; "fused" on a GPU')
+    arguments = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for _ in pool.imap_unordered(run, range(SEEDS)):
-            pass
-    for file in sorted(RESULTS.glob("*.csv")):
-        returns = np.loadtxt(file)
-        print(
-            f"{file.stem}: {returns[125:150].mean():.0f} in episodes 125 to 150; {file.read_text().splitlines()[0][2:]}"
-        )
+    with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
+        for done in pool.imap_unordered(partial(run, arguments.learner), range(SEEDS)):
+            print(done, flush=True)
+    for seed in range(SEEDS):
+        print(f"seed {seed}: {returns_of(file_of(seed))[125:150].mean():.0f} in episodes 125 to 150")
 
 
 if __name__ == "__main__":
