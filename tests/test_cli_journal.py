@@ -6,11 +6,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import gymnasium as gym
 import pytest
+from stable_baselines3.common.env_util import make_vec_env
 from typer.testing import CliRunner, Result
 
 from bdpi import BDPI
@@ -86,6 +88,20 @@ def test_info_counts_what_does_not_follow(lake: Path) -> None:
     assert result.exit_code == 0
     assert "transitions do not begin where the one before ended" in result.stdout
     assert "60 transitions of one that has not ended" in result.stdout
+
+
+def test_info_of_several_environments() -> None:
+    env = make_vec_env("CartPole-v1", 3)
+    agent = BDPI("MlpPolicy", env, journal="three.sqlite", n_critics=2, batch_size=16, fit_steps=1, seed=0)
+    agent.learn(240)
+    found = json.loads(bdpi_command("journal", "info", "three.sqlite", "--json").stdout)
+    assert (found["environments"], found["gaps"]) == (3, 0)
+    assert agent.ep_info_buffer is not None
+    assert found["episodes"] == len(agent.ep_info_buffer)
+    assert found["returns"]["mean"] == pytest.approx(sum(e["r"] for e in agent.ep_info_buffer) / found["episodes"])
+    shown = bdpi_command("journal", "info", "three.sqlite").stdout
+    assert "environments  3" in shown
+    assert "transitions of some that have not ended" in shown
 
 
 def test_info_of_a_damaged_journal(lake: Path) -> None:
@@ -209,6 +225,39 @@ def test_train_offline() -> None:
     assert "return" not in out
     config = json.loads((folder / "config.json").read_text())
     assert (config["environment"], config["agent"], config["seed"], config["epochs"]) == (None, "abcdqn", 2, 5)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders have other rights there")
+def test_a_journal_on_a_disk_that_can_only_be_read(lake: Path) -> None:
+    """Nothing keeps root from writing, who becomes somebody else for a while."""
+    with tempfile.TemporaryDirectory() as name:
+        disk, desk = Path(name) / "disk", Path(name) / "desk"
+        for folder in (disk, desk):
+            folder.mkdir()
+        (disk / "lake.sqlite").write_bytes(lake.read_bytes())
+        for path, rights in ((disk / "lake.sqlite", 0o444), (disk, 0o555), (desk, 0o777), (Path(name), 0o755)):
+            path.chmod(rights)
+        user = os.geteuid()
+        os.chdir(desk)
+        os.seteuid(65534 if user == 0 else user)
+        try:
+            for arguments in (
+                ["journal", "info", disk / "lake.sqlite"],
+                ["journal", "export", disk / "lake.sqlite", "lake.npz"],
+                ["train", "--offline", disk / "lake.sqlite", "--epochs", 3, *QUICK, "--out", "out"],
+                ["journal", "import", "copy.sqlite", "lake.npz"],
+            ):
+                result = bdpi_command(*arguments)
+                assert result.exit_code == 0, result.output
+            message = fails("journal", "import", disk / "lake.sqlite", "lake.npz")
+            assert "cannot be opened" in message
+            assert "in which files can be written" in message
+        finally:
+            os.seteuid(user)
+            disk.chmod(0o755)
+            os.chdir("/")
+        assert os.listdir(disk) == ["lake.sqlite"]
+        assert (disk / "lake.sqlite").read_bytes() == lake.read_bytes()
 
 
 def test_ctrl_c_keeps_what_was_learned(lake: Path) -> None:

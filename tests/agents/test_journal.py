@@ -1,12 +1,15 @@
 """The experience journal: nothing that was observed is lost."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from bdpi import BDPI
 from bdpi.agents.descriptions import describe, difference, space_of
 from bdpi.agents.journal import Journal, JournalError, Step
+from bdpi.agents.journal_info import examine
 from bdpi.envs import ControlLoop
 
 SMALL: dict[str, Any] = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 1, "seed": 0}
@@ -63,6 +67,7 @@ def test_what_is_written_is_read(space, tmp_path):
             discount=None if number % 2 else 0.5,
             mask=None if number % 4 else np.array([True, False, True, True]),
             next_mask=None,
+            environment=number % 2,
         )
         for number in range(12)
     ]
@@ -176,6 +181,14 @@ def test_several_environments_masks_and_dicts(tmp_path):
     again = BDPI("MlpPolicy", env, journal=tmp_path / "three.sqlite", **SMALL)
     assert len(again.replay_buffer) == again.num_timesteps == 60
     assert len(make(tmp_path / "three.sqlite").replay_buffer) == 60
+    with Journal(tmp_path / "three.sqlite") as journal:
+        steps = list(journal.steps())
+    assert [step.environment for step in steps] == [0, 1, 2] * 20
+    for number in range(3):  # each has episodes of its own: a state follows from the one before
+        own = steps[number::3]
+        for before, after in itertools.pairwise(own):
+            if not (before.terminated or before.truncated):
+                np.testing.assert_array_equal(before.next_observation, after.observation)
     space = SPACES[-1]
     loop = ControlLoop(space, spaces.Discrete(3))
     agent = BDPI("MultiInputPolicy", loop, journal=tmp_path / "dict.sqlite", **SMALL)
@@ -298,6 +311,112 @@ def test_damage_is_named_or_does_no_harm(tmp_path):
                 assert np.isfinite(step.reward)
             opened += 1
     assert 0 < opened < 1000
+
+
+OLD = """
+PRAGMA journal_mode = WAL;
+PRAGMA application_id = 1650749545;
+PRAGMA user_version = 1;
+CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE transitions (id INTEGER PRIMARY KEY, observation BLOB NOT NULL, action INTEGER NOT NULL,
+    reward REAL NOT NULL, discount REAL, next_observation BLOB NOT NULL, terminated INTEGER NOT NULL,
+    truncated INTEGER NOT NULL, mask BLOB, next_mask BLOB);
+INSERT INTO about VALUES ('observation_space', '{"type": "Discrete", "n": 4, "start": 0}');
+INSERT INTO about VALUES ('action_space', '{"type": "Discrete", "n": 2, "start": 0}');
+INSERT INTO about VALUES ('id', 'abc');
+INSERT INTO transitions VALUES (1, x'0100000000000000', 1, 0.5, NULL, x'0200000000000000', 0, 0, NULL, NULL);
+INSERT INTO transitions VALUES (2, x'0200000000000000', 0, 1.5, NULL, x'0300000000000000', 1, 0, NULL, NULL);
+"""
+
+
+def test_journals_of_the_first_version(tmp_path):
+    """They do not say which environment a transition is from. Readers leave them as they are; writers do not."""
+    path = tmp_path / "old.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript(OLD)
+    connection.close()
+    before = path.read_bytes()
+    with Journal(path, read_only=True) as journal:
+        assert [(step.reward, step.environment) for step in journal.steps()] == [(0.5, 0), (1.5, 0)]
+    assert path.read_bytes() == before
+    with Journal(path) as journal:
+        assert journal.append(Step(1, 1, 2.5, 2, False, False, environment=3)) == 3
+        assert [(step.reward, step.environment) for step in journal.steps()] == [(0.5, 0), (1.5, 0), (2.5, 3)]
+    with Journal(path, read_only=True) as journal:
+        assert (journal.id, journal.last) == ("abc", 3)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where everybody can look; pytest's own folders are private."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def only_readable(folder: Path) -> Iterator[None]:
+    """Files and folder can only be read. Nothing keeps root from writing, who becomes somebody else for a while."""
+    for file in folder.iterdir():
+        file.chmod(0o444)
+    folder.chmod(0o555)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders have other rights there")
+def test_a_journal_that_can_only_be_read(folder):
+    agent = make(folder / "robot.sqlite").learn(20)
+    agent._journal.close()
+    held = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with only_readable(folder):
+        with Journal(folder / "robot.sqlite", read_only=True) as journal:
+            assert len(list(journal.steps())) == 20
+            with pytest.raises(JournalError, match="opened for reading only"):
+                journal.append(next(journal.steps()))
+        assert examine(folder / "robot.sqlite").transitions == 20
+        assert make().add_demonstrations(folder / "robot.sqlite") == 20
+        with pytest.raises(JournalError, match=r"cannot be opened.*in which files can be written"):
+            Journal(folder / "robot.sqlite")
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == held
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders have other rights there")
+def test_the_card_of_a_robot_that_crashed_can_be_read(folder, tmp_path):
+    """The last transitions are in a file beside the journal, which SQLite cannot always read without writing."""
+    agent = make(tmp_path / "robot.sqlite").learn(20)
+    for file in tmp_path.iterdir():  # what is there while it runs
+        shutil.copyfile(file, folder / file.name)
+    agent._journal.close()
+    held = {file.name: file.stat().st_size for file in folder.iterdir()}
+    assert held["robot.sqlite-wal"] > 0
+    with only_readable(folder), Journal(folder / "robot.sqlite", read_only=True) as journal:
+        assert len(list(journal.steps())) == 20
+    with Journal(folder / "robot.sqlite", read_only=True) as journal:
+        assert len(list(journal.steps())) == 20
+    assert {file.name: file.stat().st_size for file in folder.iterdir()} == held
+    (folder / "robot.sqlite-shm").unlink()
+    with only_readable(folder), pytest.raises(JournalError, match=r"robot\.sqlite-wal.*Copy both to a folder"):
+        Journal(folder / "robot.sqlite", read_only=True)
+
+
+def test_reading_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "robot.sqlite"
+    make(path).learn(20)._journal.close()
+    before = path.read_bytes()
+    with Journal(path, read_only=True) as journal:
+        assert len(journal) == 20
+    assert sorted(os.listdir(tmp_path)) == ["robot.sqlite"]
+    assert path.read_bytes() == before
+    with pytest.raises(JournalError, match="there is no journal"):
+        Journal(tmp_path / "new.sqlite", journal.observation_space, journal.action_space, read_only=True)
 
 
 def test_two_programs_write_one_journal_in_turn(tmp_path):

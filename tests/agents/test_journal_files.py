@@ -57,6 +57,7 @@ def written(path: Path, space: spaces.Space[Any], n: int = 12, masks: bool = Tru
                     truncated=number % 3 == 1,
                     discount=None if number % 2 else 0.5,
                     mask=None if number % 4 or not masks else np.array([True, False, True, True]),
+                    environment=number % 2,
                 )
             )
     return path
@@ -127,7 +128,7 @@ def test_the_arrays_of_an_npz_file(tmp_path):
         "observations.mode": (12,),
         "next_observations.arm": (12, 2),
         "next_observations.mode": (12,),
-        **dict.fromkeys(("actions", "rewards", "terminated", "truncated", "discounts"), (12,)),
+        **dict.fromkeys(("actions", "rewards", "terminated", "truncated", "discounts", "environments"), (12,)),
         "masks": (12, 4),
         "spaces": (),
     }
@@ -184,10 +185,11 @@ def altered(file: Path, to: Path, **arrays: Any) -> Path:
         ("terminated", lambda a: a.astype(np.int64), "terminated is int64, where bool belongs"),
         ("masks", lambda a: a[:, :3], "masks has shape"),
         ("truncated", lambda a: None, "it has no truncated"),
+        ("environments", lambda a: a - 1, "environments of transition 1 is -1, not a number from 0 on"),
         ("spaces", lambda a: None, "it has no array spaces"),
         ("spaces", lambda a: np.array("{}"), "does not say that it holds a journal"),
         ("spaces", lambda a: np.array("[" * 100_000), "cannot be imported"),
-        ("spaces", lambda a: np.array(str(a).replace('"version": 1', '"version": 2')), "use a newer bdpi"),
+        ("spaces", lambda a: np.array(str(a).replace('"version": 2', '"version": 3')), "use a newer bdpi"),
         (
             "spaces",
             lambda a: np.array(str(a).replace("Discrete", "Strange")),
@@ -205,6 +207,15 @@ def test_values_that_make_no_sense(name, change, message, tmp_path):
             import_npz(wrong, tmp_path / target)
     assert (tmp_path / "j.sqlite").read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["file.npz", "j.sqlite", "wrong.npz"]
+
+
+def test_files_of_the_first_version(tmp_path):
+    file = export(KINDS[0].values[0], written(tmp_path / "j.sqlite", SPACES[1]), tmp_path / "file.npz")
+    with np.load(file, allow_pickle=False) as given:
+        spaces_then = np.array(str(given["spaces"]).replace('"version": 2', '"version": 1'))
+    old = altered(file, tmp_path / "old.npz", environments=None, spaces=spaces_then)
+    assert import_npz(old, tmp_path / "new.sqlite") == 12
+    assert {step.environment for step in read(tmp_path / "new.sqlite")} == {0}
 
 
 def test_numbers_outside_their_space(tmp_path):

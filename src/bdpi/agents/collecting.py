@@ -153,6 +153,7 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                         discount=info.get("discount"),
                         mask=None if masks is None else masks[0][index],
                         next_mask=None if masks is None else masks[1][index],
+                        environment=index,
                     )
                 )
 

@@ -21,7 +21,7 @@ def steps_of(dataset: Any) -> Iterator[Step]:
     :raises ValueError: when it is none of these
     """
     if isinstance(dataset, str | os.PathLike):
-        with Journal(dataset) as journal:
+        with Journal(dataset, read_only=True) as journal:
             yield from journal.steps()
     elif isinstance(dataset, Journal):
         yield from dataset.steps()
@@ -77,6 +77,7 @@ def _of_buffer(buffer: ReplayBuffer) -> Iterator[Step]:
                 _next(buffer, row, env),
                 terminated=done and not timeout,
                 truncated=timeout,
+                environment=env,
             )
 
 

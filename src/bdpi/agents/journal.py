@@ -6,11 +6,7 @@ A journal is an SQLite database in WAL mode, one row per transition. A crash of 
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import sqlite3
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +17,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from bdpi.agents.checks import check_finite, check_in_space
-from bdpi.agents.descriptions import describe, difference, space_of
+from bdpi.agents.descriptions import describe, difference
+from bdpi.agents.journal_database import JournalDatabase, JournalError
 
-_APPLICATION = 0x62647069  # "bdpi", where SQLite files say whose they are
-VERSION = 1
-_COLUMNS = "observation, action, reward, discount, next_observation, terminated, truncated, mask, next_mask"
+__all__ = ["Journal", "JournalError", "Step"]
+
 _CHUNK = 1000  # rows
-
-
-class JournalError(ValueError):
-    """A journal that cannot be read or written; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +38,8 @@ class Step:
     :param discount: of this transition; None: the agent's
     :param mask: which actions were allowed; None: all
     :param next_mask: which actions are allowed afterwards
+    :param environment: number of the environment, where an agent learns in several at once; 0 in journals of earlier
+        versions, which do not say
     """
 
     observation: Any
@@ -57,6 +51,7 @@ class Step:
     discount: float | None = None
     mask: NDArray[np.bool_] | None = None
     next_mask: NDArray[np.bool_] | None = None
+    environment: int = 0
 
 
 class Journal:
@@ -66,6 +61,7 @@ class Journal:
     :param observation_space: of the transitions; None: what the file says
     :param action_space: likewise
     :param durable: wait for the disk after each transition
+    :param read_only: nothing is appended. The file may be where nothing can be written, and is left as it is.
     :raises JournalError: for a damaged or foreign file, or one of another environment
     """
 
@@ -76,18 +72,19 @@ class Journal:
         action_space: spaces.Space[Any] | None = None,
         *,
         durable: bool = False,
+        read_only: bool = False,
     ) -> None:
         self.path = Path(path)
         is_new = not self.path.exists() or self.path.stat().st_size == 0
-        if is_new and (observation_space is None or action_space is None):
+        if is_new and (read_only or observation_space is None or action_space is None):
             raise JournalError(f"there is no journal {self.path}")
         if not is_new:
             with self.path.open("rb") as file:
                 if file.read(16) != b"SQLite format 3\0":
                     raise JournalError(f"{self.path} is not a journal: choose another file")
-        self._file = _Connection(self.path)
+        self._file = JournalDatabase(self.path, read_only)
         try:
-            with self._explained("opened"):
+            with self._file.explained("opened"):
                 self._open(is_new, observation_space, action_space, durable)
         except BaseException:
             self._file.close()
@@ -100,54 +97,29 @@ class Journal:
         action_space: spaces.Space[Any] | None,
         durable: bool,
     ) -> None:
-        run = self._file.run
+        file = self._file
         if not is_new:
-            self._check_identity()
-        run("PRAGMA journal_mode = WAL")
-        run(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        run("PRAGMA trusted_schema = OFF")
+            file.check_identity()
+        file.run("PRAGMA trusted_schema = OFF")
+        if not file.read_only:
+            file.run("PRAGMA journal_mode = WAL")
+            file.run(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         if is_new:
             assert observation_space is not None
             assert action_space is not None
-            run("BEGIN IMMEDIATE")
-            run(f"PRAGMA application_id = {_APPLICATION}")
-            run(f"PRAGMA user_version = {VERSION}")
-            run("CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
-            run(
-                "CREATE TABLE transitions (id INTEGER PRIMARY KEY, observation BLOB NOT NULL, action INTEGER NOT NULL, "
-                "reward REAL NOT NULL, discount REAL, next_observation BLOB NOT NULL, terminated INTEGER NOT NULL, "
-                "truncated INTEGER NOT NULL, mask BLOB, next_mask BLOB)"
-            )
-            for name, space in (("observation_space", observation_space), ("action_space", action_space)):
-                run("INSERT INTO about VALUES (?, ?)", (name, json.dumps(describe(space))))
-            run("INSERT INTO about VALUES ('id', ?)", (uuid.uuid4().hex,))
-            run("COMMIT")
-        self.observation_space, self.action_space = (
-            self._space(name) for name in ("observation_space", "action_space")
-        )
+            file.create(observation_space=observation_space, action_space=action_space)
+        self.observation_space, self.action_space = (file.space(name) for name in ("observation_space", "action_space"))
         self.check_spaces(observation_space, action_space)
         if not isinstance(self.action_space, spaces.Discrete):
             raise JournalError(f"{self.path}: its action space, {self.action_space}, is not Discrete")
         self._parts = _layout(self.observation_space)
         self._size = sum(part.nbytes for part in self._parts)
-        self._last = int(run("SELECT COALESCE(MAX(id), 0) FROM transitions")[0][0])
-        self._before = self._last - self._file.changes
-        named = run("SELECT value FROM about WHERE name = 'id'")
+        if not file.read_only:
+            file.upgrade()
+        self._last = int(file.run("SELECT COALESCE(MAX(id), 0) FROM transitions")[0][0])
+        self._before = self._last - file.changes
         #: tells it from other journals
-        self.id = str(named[0][0]) if named else ""
-
-    def _check_identity(self) -> None:
-        application, version = (self._file.run(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version"))
-        if application != _APPLICATION:
-            raise JournalError(f"{self.path} is a database, but not a journal: choose another file")
-        if version != VERSION:
-            raise JournalError(
-                f"{self.path} has version {version} of the journal, this program knows {VERSION}: use a newer bdpi"
-            )
-        tables = dict(self._file.run("SELECT name, type FROM sqlite_master"))
-        strange = {name: kind for name, kind in tables.items() if kind not in ("table", "index")}
-        if strange or not {"about", "transitions"} <= tables.keys():
-            raise JournalError(f"{self.path} is damaged: it has {', '.join(tables) or 'nothing'} in it")
+        self.id = file.about("id") or ""
 
     def check_spaces(self, observation_space: spaces.Space[Any] | None, action_space: spaces.Space[Any] | None) -> None:
         """:raises JournalError: when the journal is of another environment; None: it does not matter"""
@@ -158,15 +130,6 @@ class Journal:
                 raise JournalError(
                     f"{self.path} is the journal of another environment: {name}: {differs}. Choose another file."
                 )
-
-    def _space(self, name: str) -> spaces.Space[Any]:
-        rows = self._file.run("SELECT value FROM about WHERE name = ?", (name,))
-        if len(rows) != 1:
-            raise JournalError(f"{self.path} is damaged: it does not say its {name}")
-        try:
-            return space_of(json.loads(rows[0][0]))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise JournalError(f"{self.path} is damaged: {name}: {error}") from error
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -185,13 +148,12 @@ class Journal:
             int(step.truncated),
             None if step.mask is None else np.asarray(step.mask, bool).tobytes(),
             None if step.next_mask is None else np.asarray(step.next_mask, bool).tobytes(),
+            int(step.environment),
         )
         if not np.isfinite(row[2]):
             raise ValueError(f"the reward must be finite, got {step.reward!r}")
-        with self._explained("written"):
-            self._last = self._file.insert(
-                f"INSERT INTO transitions ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row
-            )
+        with self._file.explained("written"):
+            self._last = self._file.insert(row)
         if self._last != self._before + self._file.changes:
             raise JournalError(f"another program writes {self.path}, too: give each robot a journal of its own")
         return self._last
@@ -210,7 +172,7 @@ class Journal:
 
     def __len__(self) -> int:
         """Number of transitions."""
-        with self._explained("read"):
+        with self._file.explained("read"):
             return int(self._file.run("SELECT COUNT(*) FROM transitions")[0][0])
 
     @property
@@ -225,10 +187,8 @@ class Journal:
         :raises JournalError: at a transition that is damaged
         """
         while True:
-            with self._explained("read"):
-                rows = self._file.run(
-                    f"SELECT id, {_COLUMNS} FROM transitions WHERE id > ? ORDER BY id LIMIT {_CHUNK}", (after,)
-                )
+            with self._file.explained("read"):
+                rows = self._file.rows(after, _CHUNK)
             if not rows:
                 return
             for row in rows:
@@ -236,7 +196,7 @@ class Journal:
             after = rows[-1][0]
 
     def _decode(self, row: Sequence[Any]) -> Step:
-        number, seen, action, reward, discount, next_seen, terminated, truncated, mask, next_mask = row
+        number, seen, action, reward, discount, next_seen, terminated, truncated, mask, next_mask, environment = row
         space = self.action_space
         assert isinstance(space, spaces.Discrete)
         sound = (
@@ -248,6 +208,8 @@ class Journal:
             and (discount is None or (isinstance(discount, float) and 0 <= discount <= 1))
             and all(flag in (0, 1) for flag in (terminated, truncated))
             and all(m is None or (isinstance(m, bytes) and len(m) == space.n) for m in (mask, next_mask))
+            and isinstance(environment, int)
+            and environment >= 0
         )
         if not sound:
             raise JournalError(f"{self.path} is damaged: transition {number} makes no sense")
@@ -259,7 +221,9 @@ class Journal:
             bool(terminated),
             bool(truncated),
             discount,
-            *(None if m is None else np.frombuffer(m, np.uint8) != 0 for m in (mask, next_mask)),
+            mask=_mask(mask),
+            next_mask=_mask(next_mask),
+            environment=environment,
         )
         for what, observation in (("observation", step.observation), ("next observation", step.next_observation)):
             try:
@@ -291,45 +255,9 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextlib.contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-            text = str(error)
-            remedy = ""
-            if "full" in text:
-                remedy = " Make room and go on: everything before is safe."
-            elif "locked" in text:
-                remedy = " Another program writes it."
-            elif not isinstance(error, sqlite3.OperationalError):
-                remedy = " The file is damaged, or not a journal."
-            raise JournalError(f"the journal {self.path} cannot be {what}: {text}.{remedy}") from error
 
-
-class _Connection:
-    """SQLite without transactions that begin by themselves."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=2.0)
-        except sqlite3.Error as error:
-            raise JournalError(f"the journal {path} cannot be opened: {error}") from error
-
-    def run(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        return self._connection.execute(sql, values).fetchall()
-
-    def insert(self, sql: str, values: tuple[Any, ...]) -> int:
-        """Returns the number of the new row."""
-        return int(self._connection.execute(sql, values).lastrowid or 0)
-
-    @property
-    def changes(self) -> int:
-        """How many rows this connection has written, also those whose writer was interrupted afterwards."""
-        return self._connection.total_changes
-
-    def close(self) -> None:
-        self._connection.close()
+def _mask(blob: bytes | None) -> NDArray[np.bool_] | None:
+    return None if blob is None else np.frombuffer(blob, np.uint8) != 0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from bdpi.agents.descriptions import describe, space_of
 from bdpi.agents.journal import Journal, JournalError, Step
 from bdpi.learner.interface import BoolArray
 
-FORMAT, VERSION = "bdpi journal", 1
+FORMAT, VERSION = "bdpi journal", 2
+_VERSIONS = (1, 2)  # the first has no environments
 MASKS = ("mask", "next_mask")  # a step's, and in the plural those of a column
 _MOST_ROWS, _MOST_BYTES = 10_000, 32 << 20  # of a chunk
 
@@ -75,7 +76,7 @@ class Columns:
             for key, part in parts.items():
                 self.named[self._name(kind, key)] = Column(part.shape or (), np.dtype(part.dtype), part)
         numbers = {"actions": np.int64, "rewards": np.float64, "terminated": np.bool_, "truncated": np.bool_}
-        for name, dtype in {**numbers, "discounts": np.float64}.items():
+        for name, dtype in {**numbers, "discounts": np.float64, "environments": np.int64}.items():
             self.named[name] = Column((), np.dtype(dtype))
         for name in MASKS:
             self.named[f"{name}s"] = Column((int(action_space.n),), np.dtype(bool))
@@ -105,7 +106,7 @@ class Columns:
             raise ValueError("the description of its spaces is nested too deeply") from error
         if not isinstance(about, dict) or about.get("format") != FORMAT:
             raise ValueError("it does not say that it holds a journal")
-        if about.get("version") != VERSION:
+        if about.get("version") not in _VERSIONS:
             raise ValueError(f"it has version {about.get('version')!r} and {VERSION} is known: use a newer bdpi")
         return cls(space_of(about.get("observation_space")), space_of(about.get("action_space")))
 
@@ -125,6 +126,7 @@ class Columns:
             "terminated": [step.terminated for step in steps],
             "truncated": [step.truncated for step in steps],
             "discounts": [np.nan if step.discount is None else step.discount for step in steps],
+            "environments": [step.environment for step in steps],
         }
         for key in self._keys:
             before, after = ([getattr(step, name) for step in steps] for name in ("observation", "next_observation"))
@@ -141,6 +143,9 @@ class Columns:
         """The transitions of a chunk, one by one."""
         arrays, discounts = chunk.arrays, chunk.arrays["discounts"]
         for row in range(len(chunk)):
+            mask, next_mask = (
+                arrays[name][row] if chunk.given[name][row] else None for name in ("masks", "next_masks")
+            )
             yield Step(
                 self._observation("observations", arrays, row),
                 int(arrays["actions"][row]),
@@ -149,7 +154,9 @@ class Columns:
                 bool(arrays["terminated"][row]),
                 bool(arrays["truncated"][row]),
                 None if np.isnan(discounts[row]) else float(discounts[row]),
-                *(arrays[f"{name}s"][row] if chunk.given[f"{name}s"][row] else None for name in MASKS),
+                mask,
+                next_mask,
+                int(arrays["environments"][row]),
             )
 
     def _observation(self, kind: str, arrays: dict[str, NDArray[Any]], row: int) -> Any:
@@ -184,6 +191,8 @@ class Columns:
                 wrong, wanted = (values < first) | (values >= first + n), f"not an action ({first}..{first + n - 1})"
             elif name == "discounts":
                 wrong, wanted = ~(np.isnan(values) | ((values >= 0) & (values <= 1))), "not from 0 to 1"
+            elif name == "environments":
+                wrong, wanted = values < 0, "not a number from 0 on"
             elif column.dtype.kind == "f":
                 wrong, wanted = ~np.isfinite(values), "not finite"
             elif isinstance(column.space, spaces.Discrete | spaces.MultiDiscrete):

@@ -2,7 +2,8 @@
 
 Both have a column for each part of a transition: ``observations`` (of Dict spaces: ``observations.KEY``),
 ``next_observations``, ``actions``, ``rewards``, ``terminated``, ``truncated``, ``discounts`` (NaN or null: that of the
-agent), ``masks`` and ``next_masks``; and the spaces as JSON. Neither runs anything when it is read.
+agent), ``masks``, ``next_masks`` and ``environments`` (where an agent learned in several at once, the number of that
+one); and the spaces as JSON. Neither runs anything when it is read.
 """
 
 from __future__ import annotations
@@ -277,7 +278,8 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _check_complete(held: list[str], columns: Columns) -> None:
-    missing = [name for name in columns.named if name not in held and name.removesuffix("s") not in MASKS]
+    optional = {*(f"{mask}s" for mask in MASKS), "environments"}  # earlier versions have no environments
+    missing = [name for name in columns.named if name not in held and name not in optional]
     if missing:
         raise ValueError(f"it has no {', '.join(missing)}")
 
@@ -287,6 +289,7 @@ def _completed(
 ) -> Chunk:
     """A chunk with the masks that the file has, if any, and whose transitions make sense."""
     rows, which = len(arrays["actions"]), {}
+    arrays.setdefault("environments", np.zeros(rows, dtype=np.int64))
     for name in (f"{mask}s" for mask in MASKS):
         which[name] = np.full(rows, name in arrays) if given is None or name not in given else given[name]
         arrays.setdefault(name, np.ones((rows, *columns.named[name].shape), dtype=bool))
@@ -327,7 +330,7 @@ def _append(
 @contextlib.contextmanager
 def _transaction(journal: Journal) -> Iterator[None]:
     run = journal._file.run
-    with journal._explained("written"):
+    with journal._file.explained("written"):
         run("BEGIN IMMEDIATE")
         try:
             yield

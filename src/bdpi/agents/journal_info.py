@@ -24,8 +24,9 @@ class JournalInfo:
     :param action_space: of the transitions
     :param size: of its files, in bytes
     :param transitions: that could be read
+    :param environments: that they are from, where an agent learned in several at once
     :param returns: sums of the rewards of each complete episode
-    :param unfinished: transitions of an episode that has not ended
+    :param unfinished: transitions of episodes that have not ended
     :param gaps: transitions that do not begin where the one before them ended, though no episode did
     :param problem: what is damaged; None: nothing
     """
@@ -34,6 +35,7 @@ class JournalInfo:
     action_space: spaces.Space[Any]
     size: int
     transitions: int = 0
+    environments: int = 0
     returns: list[float] = field(default_factory=list)
     unfinished: int = 0
     gaps: int = 0
@@ -46,6 +48,7 @@ class JournalInfo:
             returns = {"mean": float(np.mean(self.returns)), "min": min(self.returns), "max": max(self.returns)}
         return {
             "transitions": self.transitions,
+            "environments": self.environments,
             "episodes": len(self.returns),
             "returns": returns,
             "unfinished": self.unfinished,
@@ -65,12 +68,12 @@ def examine(path: str | os.PathLike[str], progress: Progress = lambda done, tota
     :param progress: told now and then how far this is
     :raises JournalError: when it cannot even be opened
     """
-    with Journal(path) as journal:
+    with Journal(path, read_only=True) as journal:
         info = JournalInfo(journal.observation_space, journal.action_space, _size(journal.path))
         try:
             n = len(journal)
             _read(journal, info, n, progress)
-            with journal._explained("read"):
+            with journal._file.explained("read"):
                 found = journal._file.run("PRAGMA quick_check(1)")
             if found != [("ok",)]:
                 info.problem = f"{journal.path} is damaged: {found[0][0]}"
@@ -80,8 +83,9 @@ def examine(path: str | os.PathLike[str], progress: Progress = lambda done, tota
 
 
 def _read(journal: Journal, info: JournalInfo, n: int, progress: Progress) -> None:
-    before: Step | None = None
-    total = 0.0
+    last: dict[int, Step] = {}  # of each environment's episode that goes on
+    totals: dict[int, float] = {}
+    lengths: dict[int, int] = {}
     for step in journal.steps():
         if info.transitions == n:
             return  # a robot has written more meanwhile
@@ -91,15 +95,18 @@ def _read(journal: Journal, info: JournalInfo, n: int, progress: Progress) -> No
                 check_in_space(what, seen, journal.observation_space, number, 0)
         except ValueError as error:
             raise JournalError(f"{journal.path} is damaged: transition {number}: {error}") from error
-        info.gaps += (
-            before is not None and info.unfinished > 0 and not _equal(before.next_observation, step.observation)
-        )
-        info.transitions, before = number, step
-        total += step.reward
+        where = step.environment
+        info.gaps += where in last and not _equal(last[where].next_observation, step.observation)
+        totals[where] = totals.get(where, 0.0) + step.reward
+        lengths[where] = lengths.get(where, 0) + 1
+        last[where] = step
+        info.transitions, info.environments = number, len(totals)
         info.unfinished += 1
         if step.terminated or step.truncated:
-            info.returns.append(total)
-            total, info.unfinished = 0.0, 0
+            info.returns.append(totals[where])
+            info.unfinished -= lengths[where]
+            totals[where], lengths[where] = 0.0, 0
+            del last[where]
         if number % 1000 == 0:
             progress(number, n)
 

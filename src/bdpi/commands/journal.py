@@ -83,8 +83,11 @@ def _show(found: JournalInfo) -> None:
 
     episodes = f"{len(found.returns)}"
     if found.unfinished:
-        episodes += f" complete, and {found.unfinished} transitions of one that has not ended"
+        which = "one that has" if found.environments == 1 else "some that have"
+        episodes += f" complete, and {found.unfinished} transitions of {which} not ended"
     lines = [("transitions", str(found.transitions)), ("episodes", episodes)]
+    if found.environments > 1:
+        lines.append(("environments", str(found.environments)))
     if found.returns:
         mean = sum(found.returns) / len(found.returns)
         extremes = f"min {number(min(found.returns))}, max {number(max(found.returns))}"
@@ -100,8 +103,8 @@ def _show(found: JournalInfo) -> None:
         _say(f"{name:<{width}}  {value}")
     if found.gaps:
         _say(
-            f"{found.gaps} transitions do not begin where the one before ended: of a robot that was stopped, or of "
-            "several environments at once, whose episodes (and returns) are mixed up here"
+            f"{found.gaps} transitions do not begin where the one before ended: of a robot that was stopped; or, if an "
+            "earlier version wrote this, of several environments at once, whose episodes and returns are mixed up here"
         )
 
 
@@ -139,7 +142,7 @@ def export(
 
         if out.exists() and file.exists() and out.samefile(file):
             raise RunError(f"{out} is the journal itself: choose another name")
-        with Journal(file) as journal:
+        with Journal(file, read_only=True) as journal:
             n = (export_npz if is_npz else export_parquet)(journal, out, progress)
     _say(f"{n} transitions: {out}")
 

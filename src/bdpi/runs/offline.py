@@ -134,7 +134,7 @@ def prepare_offline(
     if plan.epochs is not None and plan.epochs < 1:
         raise RunError(f"the number of epochs must be at least 1, not {plan.epochs}")
     try:
-        with Journal(plan.journal) as journal, warnings_as_notes(note):
+        with Journal(plan.journal, read_only=True) as journal, warnings_as_notes(note):
             return _prepare(plan, journal, path, note, tick, command)
     except JournalError as error:
         raise RunError(one_line(error)) from None

@@ -1,0 +1,183 @@
+"""The SQLite database behind a journal: its tables, its versions, and how it is opened where nothing can be written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+
+from bdpi.agents.descriptions import describe, space_of
+
+_APPLICATION = 0x62647069  # "bdpi", where SQLite files say whose they are
+VERSION = 2
+#: That version did not say which environment a transition is from.
+WITHOUT_ENVIRONMENT = 1
+_COLUMNS = "observation, action, reward, discount, next_observation, terminated, truncated, mask, next_mask"
+
+
+class JournalError(ValueError):
+    """A journal that cannot be read or written; the message says what to do."""
+
+
+class JournalDatabase:
+    """An SQLite database in WAL mode, without transactions that begin by themselves.
+
+    :param path: of the file
+    :param read_only: nothing is written; the file may be where nothing can be
+    :raises JournalError: when it cannot be opened
+    """
+
+    def __init__(self, path: Path, read_only: bool = False) -> None:
+        self.path, self.read_only = path, read_only
+        with self.explained("opened"):
+            self._connection = self._connect_to_read() if read_only else self._connect("mode=rwc")
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        name = f"{self.path.absolute().as_uri()}?{mode}"
+        return sqlite3.connect(name, isolation_level=None, check_same_thread=False, timeout=2.0, uri=True)
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        """SQLite wants a file beside the database, to tell readers from writers. Where it cannot be made, nobody
+        writes, and there is no need for it; unless the last transitions are still in the log of a robot that crashed.
+        """
+        log = self.path.with_name(f"{self.path.name}-wal")
+        has_log = log.exists() and log.stat().st_size > 0
+        # "rw" tidies up behind itself, "ro" does not; but of a log, "rw" would put the transitions where they belong.
+        connection = self._connect("mode=ro" if has_log else "mode=rw")
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master")
+        except sqlite3.Error as error:
+            connection.close()
+            if not _is_for_lack_of_permission(error):
+                raise
+            if has_log:
+                raise JournalError(
+                    f"{self.path} cannot be read where it is: its last transitions are in {log.name}, and SQLite has "
+                    "to make a file beside that. Copy both to a folder that can be written."
+                ) from error
+            connection = self._connect("immutable=1")
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    def create(self, **described: spaces.Space[Any]) -> None:
+        """Make the tables.
+
+        :param described: spaces by their names
+        """
+        self.run("BEGIN IMMEDIATE")
+        self.run(f"PRAGMA application_id = {_APPLICATION}")
+        self.run(f"PRAGMA user_version = {VERSION}")
+        self.run("CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        self.run(
+            "CREATE TABLE transitions (id INTEGER PRIMARY KEY, observation BLOB NOT NULL, action INTEGER NOT NULL, "
+            "reward REAL NOT NULL, discount REAL, next_observation BLOB NOT NULL, terminated INTEGER NOT NULL, "
+            "truncated INTEGER NOT NULL, mask BLOB, next_mask BLOB, environment INTEGER NOT NULL DEFAULT 0)"
+        )
+        for name, space in described.items():
+            self.run("INSERT INTO about VALUES (?, ?)", (name, json.dumps(describe(space))))
+        self.run("INSERT INTO about VALUES ('id', ?)", (uuid.uuid4().hex,))
+        self.run("COMMIT")
+
+    def check_identity(self) -> None:
+        """:raises JournalError: when it is no journal, or one of a later version"""
+        application, version = (self.run(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version"))
+        if application != _APPLICATION:
+            raise JournalError(f"{self.path} is a database, but not a journal: choose another file")
+        if version not in (WITHOUT_ENVIRONMENT, VERSION):
+            raise JournalError(
+                f"{self.path} has version {version} of the journal, this program knows {VERSION}: use a newer bdpi"
+            )
+        tables = dict(self.run("SELECT name, type FROM sqlite_master"))
+        strange = {name: kind for name, kind in tables.items() if kind not in ("table", "index")}
+        if strange or not {"about", "transitions"} <= tables.keys():
+            raise JournalError(f"{self.path} is damaged: it has {', '.join(map(str, tables)) or 'nothing'} in it")
+
+    def upgrade(self) -> None:
+        """Bring the tables of an earlier version up to date."""
+        self.run("BEGIN IMMEDIATE")
+        if self._version() == WITHOUT_ENVIRONMENT:
+            self.run("ALTER TABLE transitions ADD COLUMN environment INTEGER NOT NULL DEFAULT 0")
+            self.run(f"PRAGMA user_version = {VERSION}")
+        self.run("COMMIT")
+
+    def _version(self) -> int:
+        return int(self.run("PRAGMA user_version")[0][0])
+
+    def about(self, name: str) -> str | None:
+        """What the file says about itself; None: nothing."""
+        rows = self.run("SELECT value FROM about WHERE name = ?", (name,))
+        return str(rows[0][0]) if len(rows) == 1 else None
+
+    def space(self, name: str) -> spaces.Space[Any]:
+        """A space of the transitions."""
+        text = self.about(name)
+        if text is None:
+            raise JournalError(f"{self.path} is damaged: it does not say its {name}")
+        try:
+            return space_of(json.loads(text))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise JournalError(f"{self.path} is damaged: {name}: {error}") from error
+
+    # -- transitions --------------------------------------------------------------------------------------------
+
+    def insert(self, row: tuple[Any, ...]) -> int:
+        """Write a transition; returns its number."""
+        sql = f"INSERT INTO transitions ({_COLUMNS}, environment) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        return int(self._connection.execute(sql, row).lastrowid or 0)
+
+    def rows(self, after: int, most: int) -> list[tuple[Any, ...]]:
+        """Transitions with larger numbers, with their numbers in front."""
+        environment = "0" if self._version() == WITHOUT_ENVIRONMENT else "environment"
+        return self.run(
+            f"SELECT id, {_COLUMNS}, {environment} FROM transitions WHERE id > ? ORDER BY id LIMIT ?", (after, most)
+        )
+
+    @property
+    def changes(self) -> int:
+        """How many rows this connection has written, also those whose writer was interrupted afterwards."""
+        return self._connection.total_changes
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
+    def run(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(sql, values).fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def explained(self, what: str) -> Iterator[None]:
+        """Errors of SQLite become errors for people.
+
+        :param what: cannot be done to the journal then, for instance "read"
+        """
+        try:
+            yield
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+            text = str(error)
+            remedy = ""
+            if "full" in text:
+                remedy = " Make room and go on: everything before is safe."
+            elif "locked" in text:
+                remedy = " Another program writes it."
+            elif self.read_only and "readonly" in text:
+                remedy = " It was opened for reading only."
+            elif _is_for_lack_of_permission(error):
+                remedy = " Is there a folder of that name, in which files can be written? Reading alone needs none."
+            elif not isinstance(error, sqlite3.OperationalError):
+                remedy = " The file is damaged, or not a journal."
+            raise JournalError(f"the journal {self.path} cannot be {what}: {text}.{remedy}") from error
+
+
+def _is_for_lack_of_permission(error: Exception) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and any(
+        text in str(error) for text in ("readonly database", "unable to open database file")
+    )
