@@ -219,10 +219,15 @@ def test_train_offline() -> None:
     assert sorted(os.listdir("offline")) == ["agent.zip", "config.json"]
     assert "Return over 2 episodes" in run("play", "offline", "--episodes", 2)
     assert "already holds a run" in fails("train", "--offline", "lake.sqlite", "--out", "offline")
+    journal = Path("lake.sqlite").resolve()
+    message = fails("train", "--resume", "offline")
+    assert "offline was learned from a journal, without episodes that --resume could go on with" in message
+    assert f"learn longer with bdpi train --offline {journal} --epochs N" in message
     out = run("train", "--offline", "lake.sqlite", "--agent", "abcdqn", "--epochs", 5, *QUICK, "--seed", 2)
     (folder,) = Path("runs/lake").iterdir()
     assert f"agent  {folder}/agent.zip" in out
     assert "return" not in out
+    assert f"{folder} was learned from a journal" in fails("train", "--resume", folder)
     config = json.loads((folder / "config.json").read_text())
     assert (config["environment"], config["agent"], config["seed"], config["epochs"]) == (None, "abcdqn", 2, 5)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import shlex
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -247,6 +249,21 @@ def _refuse_if_taken(folder: RunFolder) -> None:
     taken = [file.name for file in folder.files if file.exists()]
     if taken:
         raise RunError(f"{folder.path} already holds a run ({', '.join(taken)}): choose another --out")
+
+
+def refuse_to_resume(folder: RunFolder) -> None:
+    """:raises RunError: when what is in the folder was learned from a journal: there are no episodes to go on with"""
+    try:
+        config = json.loads(folder.config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # whoever reads it next says so
+        return
+    if not isinstance(config, dict) or not {"journal", "transitions", "epochs"} <= config.keys():
+        return
+    again = f"bdpi train --offline {shlex.quote(str(config['journal']))} --epochs N"
+    raise RunError(
+        f"{folder.path} was learned from a journal, without episodes that --resume could go on with: learn longer with "
+        f"{again}, or go on with a robot: load {folder.agent} in Python, with env= and journal="
+    )
 
 
 def _fill(agent: Agent, journal: Journal, n: int, tick: Tick) -> None:

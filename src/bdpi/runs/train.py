@@ -124,7 +124,10 @@ def prepare_resumption(
     :param steps: so many in all, instead of ``episodes``.
     :raises RunError: when the run cannot go on.
     """
+    from bdpi.runs.offline import refuse_to_resume
+
     folder = RunFolder.open(path)
+    refuse_to_resume(folder)
     config = folder.read_config()
     folder.settle(config)
     plan = Plan.from_dict(config)
