@@ -106,6 +106,43 @@ def test_split_at_any_step_it_learns_the_same(agent_class, n_envs, tmp_path):
             np.testing.assert_array_equal(memories[0][name], memories[1][name], err_msg=name)
 
 
+class Track(Walk):
+    """The same with numbers to normalise and to stack."""
+
+    observation_space = spaces.Box(0, 4, (1,), np.float32)
+
+    def reset(self, **arguments: Any) -> Any:
+        place, info = super().reset(**arguments)
+        return np.array([place], np.float32), info
+
+    def step(self, action: Any) -> Any:
+        place, *others = super().step(action)
+        return np.array([place], np.float32), *others
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("stacks", [False, True])
+def test_split_at_any_step_normalization_is_the_same(n_envs, stacks, tmp_path):
+    """A normaliser is made anew and gets the file's statistics; a stack of frames is the environment's to keep."""
+
+    def inside() -> Any:
+        envs = DummyVecEnv([Track] * n_envs)
+        return VecFrameStack(envs, 3) if stacks else envs
+
+    whole = make(env=VecNormalize(inside())).learn(120)
+    for split in np.random.default_rng(n_envs).integers(1, 60, 3):
+        env = inside()
+        make(env=VecNormalize(env)).learn(int(split) * 2).save(tmp_path / "agent", include_buffer=True)
+        second = BDPI.load(tmp_path / "agent", env=env, force_reset=False)
+        second.learn(120 - int(split) * 2, reset_num_timesteps=False)
+        states = whole.agent_learner.learner.state_dict(), second.agent_learner.learner.state_dict()
+        for name in states[0]:
+            np.testing.assert_array_equal(states[0][name], states[1][name], err_msg=f"{name}, split at {split}")
+        for name in ("mean", "var", "count"):
+            one, other = (getattr(each.get_vec_normalize_env().obs_rms, name) for each in (whole, second))
+            np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_normalization_is_saved(wrapped, tmp_path):
     def vectors() -> Any:

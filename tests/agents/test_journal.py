@@ -17,12 +17,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bdpi import BDPI
 from bdpi.agents.descriptions import describe, difference, space_of
 from bdpi.agents.journal import Journal, JournalError, Step
 from bdpi.agents.journal_info import examine
+from bdpi.agents.normalizing import describe_normalizer
 from bdpi.envs import ControlLoop
 
 SMALL: dict[str, Any] = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 1, "seed": 0}
@@ -137,6 +138,62 @@ def test_a_checkpoint_and_what_came_after_it(tmp_path):
     assert (new.num_timesteps, new._journaled) == (50, 0)
     new.learn(5, reset_num_timesteps=False)
     assert new._journaled == 5
+
+
+@pytest.mark.parametrize("what", ["Box", "Dict"])
+def test_normalization_after_a_crash(what, tmp_path):
+    """VecNormalize's statistics are of everything in the journal, whatever was saved, and when."""
+    box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    space = box if what == "Box" else spaces.Dict({"arm": box, "mode": spaces.Box(0, 9, (1,))})
+    policy = "MlpPolicy" if what == "Box" else "MultiInputPolicy"
+    rng = np.random.default_rng(0)
+
+    def loop() -> VecNormalize:
+        return VecNormalize(DummyVecEnv([lambda: ControlLoop(space, spaces.Discrete(2))]), gamma=0.9)
+
+    def live(agent: BDPI, steps: int) -> None:
+        for number in range(steps):
+            arm = rng.normal(3, 5, 2).astype(np.float32)
+            seen = arm if what == "Box" else {"arm": arm, "mode": np.array([number % 7], np.float32)}
+            agent.observe(seen, agent.act(seen), float(rng.normal(2)), seen, number % 9 == 8, number % 5 == 4)
+
+    def statistics_of(agent: BDPI) -> dict[str, Any]:
+        settings, arrays = describe_normalizer(agent.get_vec_normalize_env())
+        return {**settings, **{name: array.tolist() for name, array in arrays.items()}}
+
+    agent = BDPI(policy, loop(), journal=tmp_path / "robot.sqlite", **SMALL)
+    live(agent, 40)
+    agent.save(tmp_path / "agent")
+    live(agent, 33)  # and then it crashes
+    wanted = statistics_of(agent)
+    agent._journal.close()
+    loaded = BDPI.load(tmp_path / "agent", env=loop(), journal=tmp_path / "robot.sqlite")
+    assert statistics_of(loaded) == wanted
+    again = BDPI(policy, loop(), journal=tmp_path / "robot.sqlite", **SMALL)
+    assert statistics_of(again) == wanted
+    own = loop()
+    own.ret_rms.update(np.arange(5.0))  # somebody's own statistics, which may be of this journal
+    mine = describe_normalizer(own)[1]["ret_rms.mean"]
+    BDPI(policy, own, journal=tmp_path / "robot.sqlite", **SMALL)
+    assert own.ret_rms.mean == mine
+
+
+def test_normalization_of_several_environments_after_a_crash(tmp_path):
+    """As good as by learning on: only the first observations of episodes, instead of their last ones, are missing."""
+
+    def envs() -> VecNormalize:
+        return VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")] * 2))
+
+    agent = BDPI("MlpPolicy", envs(), journal=tmp_path / "robot.sqlite", **SMALL).learn(100)
+    agent.save(tmp_path / "agent")
+    agent.learn(300, reset_num_timesteps=False)
+    loaded = BDPI.load(tmp_path / "agent", env=envs(), journal=tmp_path / "robot.sqlite")
+    found, wanted = loaded.get_vec_normalize_env(), agent.get_vec_normalize_env()
+    assert found.obs_rms.count == pytest.approx(wanted.obs_rms.count)
+    assert found.ret_rms.mean == pytest.approx(wanted.ret_rms.mean)
+    assert found.ret_rms.var == pytest.approx(wanted.ret_rms.var)
+    np.testing.assert_allclose(found.returns, wanted.returns)
+    np.testing.assert_allclose(found.obs_rms.var, wanted.obs_rms.var, rtol=0.3)
 
 
 def test_the_last_transitions_were_lost_with_the_power(tmp_path):

@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
 from bdpi.agents.journal import Journal, Step
+from bdpi.agents.normalizing import is_fresh, update_normalizer
 from bdpi.envs.wrappers.retracing import CONTINUED
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 
@@ -181,6 +182,11 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             self._journaled = journal.last
         self._journal_id = journal.id
         self._journal = journal
+        normalizer = self._vec_normalize_env
+        # Statistics that a new agent finds are somebody's own, who knows what they are of.
+        if normalizer is not None and (self.num_timesteps > 0 or is_fresh(normalizer)):
+            for step in journal.steps(after=self._journaled):
+                update_normalizer(normalizer, step)
         if len(self.replay_buffer) == 0:
             self._read_journal(journal, after=max(0, journal.last - self.replay_buffer.buffer_size * self.n_envs))
         else:

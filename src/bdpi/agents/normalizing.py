@@ -8,6 +8,7 @@ import numpy as np
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
+from bdpi.agents.journal import Step
 from bdpi.agents.plain import Arrays
 
 _SETTINGS = ("training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon", "norm_obs_keys")
@@ -44,6 +45,28 @@ def restore_normalizer(env: VecEnv, settings: dict[str, Any], arrays: Arrays) ->
     if arrays["returns"].shape == normalizer.returns.shape:  # else there are more or fewer environments now
         normalizer.returns = arrays["returns"].copy()
     return env
+
+
+def update_normalizer(normalizer: VecNormalize, step: Step) -> None:
+    """Let ``VecNormalize`` see a transition that did not come through it, as if it had."""
+    if not normalizer.training:
+        return
+    if normalizer.norm_obs:
+        if isinstance(normalizer.obs_rms, dict):
+            for key, statistics in normalizer.obs_rms.items():
+                statistics.update(np.asarray(step.next_observation[key])[None])
+        else:
+            normalizer.obs_rms.update(np.asarray(step.next_observation)[None])
+    where = step.environment % normalizer.num_envs  # there may have been more
+    normalizer.returns[where] = normalizer.returns[where] * normalizer.gamma + step.reward
+    normalizer.ret_rms.update(normalizer.returns[where : where + 1])
+    if step.terminated or step.truncated:
+        normalizer.returns[where] = 0
+
+
+def is_fresh(normalizer: VecNormalize) -> bool:
+    """Whether it has seen nothing yet, not even the first observations."""
+    return all(statistics.count < 1 for statistics in _statistics(normalizer).values())
 
 
 def _statistics(normalizer: VecNormalize) -> dict[str, RunningMeanStd]:

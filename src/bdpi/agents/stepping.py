@@ -20,6 +20,7 @@ from bdpi.agents.collecting import CollectingAlgorithm
 from bdpi.agents.demonstrations import steps_of
 from bdpi.agents.journal import Step
 from bdpi.agents.learners import AgentLearner
+from bdpi.agents.normalizing import update_normalizer
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.agents.quick import QuickActor
 from bdpi.agents.spaces import channels_first
@@ -105,17 +106,21 @@ class SteppingAlgorithm(CollectingAlgorithm):
             checks.check_discount(info, step, 0)
         masks = self._observed_masks(mask, next_mask, bool(terminated))
         done = bool(terminated) or bool(truncated)
+        kept_reward = np.array([reward], dtype=np.float32)
         with self.observing():
-            self._normalize(next_observation, float(reward), done)
             self._remember(
                 _batch_of_one(observation),
                 _batch_of_one(next_observation),
                 np.array([[action]]),
-                np.array([reward], dtype=np.float32),
+                kept_reward,
                 np.array([done]),
                 [info],
                 masks,
             )
+            if self._vec_normalize_env is not None:
+                ends = bool(terminated), bool(truncated)
+                seen = Step(observation, action, float(kept_reward[0]), next_observation, *ends)
+                update_normalizer(self._vec_normalize_env, seen)
             self.num_timesteps += 1
             self._acted_mask = None
             if done:
@@ -203,22 +208,6 @@ class SteppingAlgorithm(CollectingAlgorithm):
         everything = np.ones((1, n_actions), dtype=bool)
         after = everything if next_mask is None else checks.check_masks(next_mask, 1, n_actions)
         return (everything if before is None else before), after
-
-    def _normalize(self, next_observation: Any, reward: float, done: bool) -> None:
-        """Let ``VecNormalize`` see what it would have seen in an environment."""
-        normalizer = self._vec_normalize_env
-        if normalizer is None or not normalizer.training:
-            return
-        if normalizer.norm_obs:
-            batch = _batch_of_one(next_observation)
-            if isinstance(normalizer.obs_rms, dict):
-                for key, statistics in normalizer.obs_rms.items():
-                    statistics.update(batch[key])
-            else:
-                normalizer.obs_rms.update(batch)
-        normalizer._update_reward(np.array([reward]))
-        if done:
-            normalizer.returns[:] = 0
 
     # -- in the background --------------------------------------------------------------------------------------
 
