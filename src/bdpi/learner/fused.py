@@ -21,9 +21,13 @@ from bdpi.learner.memory import TensorTransitions
 from bdpi.learner.rules import ActorRule
 from bdpi.learner.torch import AdamTensors, TorchLearner
 
+SOURCE = Path(__file__).with_name("fused.cu")
+HEADERS = [SOURCE.with_name(name) for name in ("fused_split.cuh", "fused_whole.cuh")]
 LARGEST_BATCH = 512
 _UNITS, _MOST_PROGRAMS = 32, 8  # hidden units of a program, programs of a network; as many as make up a cluster
+_WARPS = {"train_critics": 8, "train_actor": 16}  # of a program that trains a whole network; actors are few
 _MOST_INPUTS, _MOST_STATES = 32, 128  # a thread has the inputs of its rows in registers
+_MOST_WHOLE_INPUTS = 16  # of a network that one program trains: it has weights in registers, too
 _SHARED_FLOATS = 56_000  # of a program
 
 
@@ -48,7 +52,7 @@ def is_available() -> bool:
     """Whether there is something to run the kernels on."""
     global kernels
     if kernels is None and nvrtc.is_available():
-        kernels = nvrtc.CompiledKernels(Path(__file__).with_name("fused.cu"))
+        kernels = nvrtc.CompiledKernels(SOURCE, HEADERS)
     return kernels is not None
 
 
@@ -59,7 +63,7 @@ def is_suitable(
     if len(sizes) != 3 or prior_scale:
         return False
     inputs, _, outputs = sizes
-    programs, rows = _sizes(tuple(sizes))["GROUP"], inputs if one_hot else batch_size
+    programs, rows = _n_programs(sizes), inputs if one_hot else batch_size
     shared = outputs * rows * (7 + 2 * programs) + 8 * _UNITS * (inputs + 1 + outputs)
     fits = programs <= _MOST_PROGRAMS and batch_size <= LARGEST_BATCH and shared <= _SHARED_FLOATS
     fits = fits and inputs <= (_MOST_STATES if one_hot else _MOST_INPUTS)
@@ -74,12 +78,14 @@ class FusedNetworks:
     :param critic_sizes: the same for the critics
     :param one_hot: observations are state numbers
     :param relu: hidden units are rectified linear ones, not tanh
+    :param many: there are many of them, so that it matters how many are trained in a second, not how soon one is
     """
 
     actor_sizes: tuple[int, ...]
     critic_sizes: tuple[int, ...]
     one_hot: bool
     relu: bool
+    many: bool = False
 
     def epoch(
         self,
@@ -122,7 +128,7 @@ class FusedNetworks:
             "MASKED": memory.masks is not None,
         }
         sizes = {
-            **_sizes(self.critic_sizes),
+            **self._layout("train_critics", self.critic_sizes, batch_size),
             **common,
             "ITERATIONS": hyperparameters.critic_iterations,
             "IMITATION": 0,
@@ -140,7 +146,7 @@ class FusedNetworks:
         else:
             assert rule.native is not None
             sizes = {
-                **_sizes(self.actor_sizes),
+                **self._layout("train_actor", self.actor_sizes, batch_size),
                 **common,
                 "ITERATIONS": 0,
                 "IMITATION": rule.native[0] == "imitation",
@@ -154,13 +160,36 @@ class FusedNetworks:
             kernels.launch("train_actor", _integers(sizes), runs * sizes["GROUP"], _values(arguments))
         return torch.stack([losses.mean(dim=1), actor_losses.mean(dim=1), means.mean(dim=1)], dim=1)
 
+    def _layout(self, kernel: str, sizes: tuple[int, ...], batch_size: int) -> dict[str, int]:
+        """How a network is laid out over programs."""
+        inputs, hidden, outputs = sizes
+        programs = _n_programs(sizes)
+        whole = self.many and not self.one_hot and _fits_whole(sizes, batch_size)
+        return {
+            "I": inputs,
+            "H": hidden,
+            "A": outputs,
+            "WHOLE": whole,
+            "GROUP": 1 if whole else programs,
+            "UNITS": programs * _UNITS if whole else _UNITS,
+            "WARPS": _WARPS[kernel] if whole else 8,
+        }
 
-def _sizes(sizes: tuple[int, ...]) -> dict[str, int]:
-    inputs, hidden, outputs = sizes
+
+def _n_programs(sizes: Sequence[int]) -> int:
     programs = 1
-    while programs * _UNITS < hidden:
+    while programs * _UNITS < sizes[1]:
         programs *= 2
-    return {"I": inputs, "H": hidden, "A": outputs, "GROUP": programs}
+    return programs
+
+
+def _fits_whole(sizes: Sequence[int], batch_size: int) -> bool:
+    """Whether one program can train the whole network."""
+    inputs, _, outputs = sizes
+    units = _n_programs(sizes) * _UNITS
+    # Parameters, moments, and the gradients of at most WARPS * _UNITS units; rows of the batch, twice; outputs.
+    shared = (3 * units + 16 * _UNITS) * (inputs + 1 + outputs) + batch_size * (64 * -(-inputs // 8) + 16) + 10_000
+    return inputs <= _MOST_WHOLE_INPUTS and outputs <= 8 and shared <= _SHARED_FLOATS
 
 
 def _integers(sizes: Mapping[str, int]) -> dict[str, int]:
