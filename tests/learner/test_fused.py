@@ -24,7 +24,7 @@ CASES = {  # inputs, hidden units of critics and actor, actions, batch, one-hot,
 
 
 WHOLE = {  # a program for each network
-    "LunarLander, a small batch": (8, 256, 256, 4, 20, False, False, False, Conservative()),
+    "LunarLander, a small batch": (8, 256, 256, 4, 70, False, False, False, Conservative()),
     "odd sizes": (5, 40, 100, 3, 100, False, False, True, Conservative(0.5)),
     "masks, ReLU, asymmetric": (8, 32, 16, 4, 32, False, True, True, Imitation()),
     "many inputs and outputs": (11, 70, 20, 7, 70, False, False, False, Imitation(0.5)),
@@ -34,7 +34,8 @@ WHOLE = {  # a program for each network
 
 @pytest.mark.parametrize(("many", "case"), [(False, case) for case in CASES] + [(True, case) for case in WHOLE])
 def test_fused_equals_torch(many, case):
-    n_inputs, hidden, actor_hidden, n_actions, batch_size, one_hot, relu, masked, rule = (WHOLE if many else CASES)[case]
+    case = (WHOLE if many else CASES)[case]
+    n_inputs, hidden, actor_hidden, n_actions, batch_size, one_hot, relu, masked, rule = case
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
 

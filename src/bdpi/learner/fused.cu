@@ -31,7 +31,9 @@ DEVICE int thread() { return threadIdx.x; }
 DEVICE int program() { return blockIdx.x; }
 DEVICE void meet() { __syncthreads(); }
 DEVICE void meet_warp() { __syncwarp(); }
-DEVICE void meet_some(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+DEVICE void meet_some(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
 DEVICE void meet_group() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -53,9 +55,14 @@ DEVICE float quick_reciprocal(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+DEVICE float quick_root(float x) {
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 // The bits of a number that tensor cores use: it is cut, not rounded.
 DEVICE float leading_bits(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
-// c += a b, of 16x8, 16x8 and 8x8 elements, which the lanes of a warp hold as PTX says for m16n8k8; then of 16x4 and 4x8.
+// c += a b, which are 16x8, 16x8 and 8x8, or 16x8, 16x4 and 4x8. A warp's lanes hold them as PTX says for m16n8k8, m16n8k4.
 DEVICE void multiply(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -154,7 +161,7 @@ template <typename Gradient> DEVICE void adam(Network &network, float step_size,
         const float v = network.second_moment[i] * 0.999f + g * g * 0.001f;
         network.first_moment[i] = m;
         network.second_moment[i] = v;
-        network.values[i] -= quick_quotient(step_size * m, sqrtf(v) * scale + 1e-8f);
+        network.values[i] -= step_size * m * quick_reciprocal(quick_root(v) * scale + 1e-8f);
     }
 }
 

@@ -1,7 +1,9 @@
 """Small perceptrons on a GPU: an epoch is two kernels, and many runs are trained by the same two.
 
-The kernels are in fused.cu, and compiled when they are first needed. Written in Triton, the same computation took four
-to seven times as long on an H200: its blocks pass everything through shared memory, and here next to nothing has to.
+The kernels are in fused.cu, and compiled when they are first needed: for one run, which is to take little time, so
+that several programs train a network, or for many, each of whose networks has a program. Written in Triton, one run
+took four to seven times as long on an H200: its blocks pass everything through shared memory, and here next to nothing
+has to.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ SOURCE = Path(__file__).with_name("fused.cu")
 HEADERS = [SOURCE.with_name(name) for name in ("fused_split.cuh", "fused_whole.cuh")]
 LARGEST_BATCH = 512
 _UNITS, _MOST_PROGRAMS = 32, 8  # hidden units of a program, programs of a network; as many as make up a cluster
-_WARPS = {"train_critics": 8, "train_actor": 16}  # of a program that trains a whole network; actors are few
 _MOST_INPUTS, _MOST_STATES = 32, 128  # a thread has the inputs of its rows in registers
-_MOST_WHOLE_INPUTS = 16  # of a network that one program trains: it has weights in registers, too
+# Of a network that one program trains. Actors are few, and have a multiprocessor for themselves.
+_MOST_WHOLE_INPUTS, _MOST_WHOLE_OUTPUTS = 16, 8
+_WARPS, _MOST_WARPS = {"train_critics": 8, "train_actor": 16}, 16
 _SHARED_FLOATS = 56_000  # of a program
 
 
@@ -187,9 +190,12 @@ def _fits_whole(sizes: Sequence[int], batch_size: int) -> bool:
     """Whether one program can train the whole network."""
     inputs, _, outputs = sizes
     units = _n_programs(sizes) * _UNITS
-    # Parameters, moments, and the gradients of at most WARPS * _UNITS units; rows of the batch, twice; outputs.
-    shared = (3 * units + 16 * _UNITS) * (inputs + 1 + outputs) + batch_size * (64 * -(-inputs // 8) + 16) + 10_000
-    return inputs <= _MOST_WHOLE_INPUTS and outputs <= 8 and shared <= _SHARED_FLOATS
+    row_warps = _MOST_WARPS * _UNITS // units
+    tiles = -(-batch_size // (8 * row_warps))  # of 8 rows; a warp computes up to 4 at a time
+    rows = 8 * row_warps * (tiles if tiles < 3 else -(-tiles // 4) * 4)
+    # Parameters, moments, gradients, of which several warps may have parts; inputs, twice; outputs.
+    shared = (3 * units + _MOST_WARPS * _UNITS) * (inputs + 1 + outputs) + rows * (32 * -(-inputs // 8) + 8) + 10_500
+    return inputs <= _MOST_WHOLE_INPUTS and outputs <= _MOST_WHOLE_OUTPUTS and shared <= _SHARED_FLOATS
 
 
 def _integers(sizes: Mapping[str, int]) -> dict[str, int]:

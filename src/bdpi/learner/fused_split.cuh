@@ -1,5 +1,5 @@
-// For fused.cu: a network is trained by a group of programs (a cluster of thread blocks), each with 32 hidden units. All
-// that the programs of a group tell each other is what their units add to the outputs.
+// For fused.cu: a network is trained by a group of programs (a cluster of thread blocks), each with 32 hidden units.
+// All that the programs of a group tell each other is what their units add to the outputs.
 //
 // Within a program, a thread computes 8 units for a few rows of the batch, in its registers. A warp has 32 such threads
 // with the same units, so that a gradient, which is a sum over rows, is a sum over the lanes of two warps.
@@ -128,7 +128,8 @@ DEVICE void compute_outputs(Shared &s, const Hidden &h, int part, int &meeting, 
             for (int a = 0; a < A; a++) {
                 float sum = 0.0f;
 #pragma unroll
-                for (int other = 0; other < GROUP; other++) sum += row < ROWS ? s.sums[meeting % 2][other][a][row] : 0.0f;
+                for (int other = 0; other < GROUP; other++)
+                    sum += row < ROWS ? s.sums[meeting % 2][other][a][row] : 0.0f;
                 y[k][a] = sum + s.network.values[OUTPUT_BIASES + a];
             }
         }

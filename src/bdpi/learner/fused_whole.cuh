@@ -72,7 +72,8 @@ struct Inputs {
         for (int tile = warp(); tile < ALL_TILES; tile += WARPS)
             for (int step = 0; step < STEPS; step++) {
                 const int row = tile * TILE, i = step * 8;
-                s.inputs[tile][step][lane()] = both_parts(input(row + major(), i + minor()), input(row + major(), i + minor() + 4));
+                s.inputs[tile][step][lane()] =
+                    both_parts(input(row + major(), i + minor()), input(row + major(), i + minor() + 4));
                 s.inputs_by_row[tile][step][lane()] =
                     both_parts(input(row + 2 * minor(), i + major()), input(row + 2 * minor() + 1, i + major()));
             }
@@ -299,8 +300,8 @@ struct Gradients {
                 for (int step = 0; step < STEPS; step++)
                     if (step * 8 + column < I) gradients[(step * 8 + column) * U + unit] = first[m][step][j];
                 // The products with leading and other bits of the outputs' gradients are in different columns.
-                const float sum = second[m][0][j] + (BLOCKS == 2 ? second[m][BLOCKS - 1][j] : exchange(second[m][0][j], 2));
-                if (column < A) gradients[(I + 1 + column) * U + unit] = unit < H ? sum : 0.0f;
+                const float others = BLOCKS == 2 ? second[m][BLOCKS - 1][j] : exchange(second[m][0][j], 2);
+                if (column < A) gradients[(I + 1 + column) * U + unit] = unit < H ? second[m][0][j] + others : 0.0f;
             }
 #pragma unroll
         for (int m = 0; m < 2; m++)

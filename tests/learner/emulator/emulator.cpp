@@ -106,8 +106,8 @@ float leading_bits(float x) {
     std::memcpy(&x, &bits, sizeof x);
     return x;
 }
-// c += a b. In PTX's terms: lane l has the rows l / 4 and l / 4 + 8 of `a` and `c`, and column l / 4 of `b`; columns l % 4
-// of `a` and rows l % 4 of `b`, and those 4 further if DEPTH is 8; columns 2 (l % 4) and 2 (l % 4) + 1 of `c`.
+// c += a b. Lane l has rows l / 4 and l / 4 + 8 of `a` and `c`, and column l / 4 of `b`; columns l % 4 of `a` and rows
+// l % 4 of `b`, and those 4 further if DEPTH is 8; columns 2 (l % 4) and 2 (l % 4) + 1 of `c`.
 template <int DEPTH> void multiply_tiles(float (&c)[4], const float *a, const float *b) {
     for (int i = 0; i < DEPTH / 2; i++) given[current][i] = leading_bits(a[i]);
     for (int i = 0; i < DEPTH / 4; i++) given[current][4 + i] = leading_bits(b[i]);
@@ -130,6 +130,7 @@ float quick_exp(float x) { return std::exp(x); }
 float quick_quotient(float a, float b) { return a / b; }
 float quick_power_of_2(float x) { return std::exp2(x); }
 float quick_reciprocal(float x) { return 1 / x; }
+float quick_root(float x) { return std::sqrt(x); }
 template <typename T> T &shared() {
     static_assert(sizeof(T) <= SHARED, "too much shared memory");
     return *reinterpret_cast<T *>(memories[current / PROGRAM].data());
