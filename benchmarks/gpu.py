@@ -12,7 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from bdpi.learner import Hyperparameters, LearnerState, fused, nvrtc
-from bdpi.learner.cohort import Cohort, Member, _Request
+from bdpi.learner.cohort import MANY, Cohort, Member, _Request
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import Ring, Transitions
@@ -112,7 +112,7 @@ def measure(task: str) -> Iterator[Figure]:
         epoch = partial(learner.epoch, memory, batches, order, hyper)
         yield Figure(task, name, 1, milliseconds(epoch, 20 if name == "fused" else 5), floor(sizes, 1, hyper))
     for runs in (16, 128):
-        cohort = Cohort(networks, CRITICS, runs, torch.device("cuda"))
+        cohort = Cohort(replace(networks, many=runs >= MANY), CRITICS, runs, torch.device("cuda"))
         members = [Member(cohort, network(sizes), network(sizes), state) for _ in range(runs)]
         requests = [_Request(member, memory, batches, order, hyper) for member in members]
         ms = milliseconds(partial(cohort._compute_requests, requests), 5)

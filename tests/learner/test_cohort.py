@@ -9,7 +9,7 @@ from stable_baselines3.common.monitor import Monitor
 
 from bdpi import ABCDQN, BDPI, Population
 from bdpi.learner import fused, nvrtc
-from bdpi.learner.cohort import Cohorts
+from bdpi.learner.cohort import MANY, Cohorts
 
 pytestmark = pytest.mark.usefixtures("fused_kernels")
 DEVICE = "cuda" if nvrtc.is_available() else "cpu"
@@ -21,32 +21,44 @@ STEPS = [20, 24, 24, 24]  # the first one leaves early
 OTHERS = [{}, {"learning_rate": 1e-3, "critic_step_size": 0.5}, {}, {"critic_iterations": 2}]
 
 
-def make(number: int, **arguments):
+def make(number: int, env: str = "FrozenLake-v1", **arguments):
     arguments = {**SMALL, **OTHERS[number], **arguments}
-    return CLASSES[number]("MlpPolicy", "FrozenLake-v1", seed=number, **arguments)
+    return CLASSES[number]("MlpPolicy", env, seed=number, **arguments)
 
 
 def state_of(agent) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in agent.agent_learner.learner.state_dict().items()}
 
 
-def test_together_as_alone():
-    alone = [state_of(make(i, learner="fused", device=DEVICE).learn(STEPS[i])) for i in range(4)]
-    population, lock, found = Cohorts(4, DEVICE), threading.Lock(), {}
+def run_together(cohorts: Cohorts, numbers: list[int], env: str) -> dict[int, dict[str, bytes]]:
+    lock, found = threading.Lock(), {}
 
     def run(number: int) -> None:
-        with population.run():
+        with cohorts.run():
             with lock:
-                agent = make(number, device="cpu")
+                agent = make(number, env, device="cpu")
             assert agent.learner_name == "cohort"
             found[number] = state_of(agent.learn(STEPS[number]))
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=run, args=(number,)) for number in numbers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(300)
-    assert found == dict(enumerate(alone))
+    return found
+
+
+def test_together_as_alone():
+    alone = [state_of(make(i, learner="fused", device=DEVICE).learn(STEPS[i])) for i in range(4)]
+    assert run_together(Cohorts(4, DEVICE), [0, 1, 2, 3], "FrozenLake-v1") == dict(enumerate(alone))
+
+
+def test_who_else_is_among_many_does_not_matter():
+    together = run_together(Cohorts(MANY, DEVICE), [0, 1], "CartPole-v1")
+    alone = run_together(Cohorts(MANY, DEVICE), [0], "CartPole-v1")
+    assert together[0] == alone[0]
+    few = run_together(Cohorts(MANY, DEVICE, many=False), [0], "CartPole-v1")
+    assert few[0] != together[0], "other kernels round differently"
 
 
 def test_a_population_of_agents():

@@ -23,9 +23,19 @@ CASES = {  # inputs, hidden units of critics and actor, actions, batch, one-hot,
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_fused_equals_torch(case):
-    n_inputs, hidden, actor_hidden, n_actions, batch_size, one_hot, relu, masked, rule = CASES[case]
+WHOLE = {  # a program for each network
+    "LunarLander, a small batch": (8, 256, 256, 4, 70, False, False, False, Conservative()),
+    "odd sizes": (5, 40, 100, 3, 100, False, False, True, Conservative(0.5)),
+    "masks, ReLU, asymmetric": (8, 32, 16, 4, 32, False, True, True, Imitation()),
+    "many inputs and outputs": (11, 70, 20, 7, 70, False, False, False, Imitation(0.5)),
+    "critics only": (3, 20, 20, 5, 50, False, False, False, None),
+}
+
+
+@pytest.mark.parametrize(("many", "case"), [(False, case) for case in CASES] + [(True, case) for case in WHOLE])
+def test_fused_equals_torch(many, case):
+    case = (WHOLE if many else CASES)[case]
+    n_inputs, hidden, actor_hidden, n_actions, batch_size, one_hot, relu, masked, rule = case
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
 
@@ -52,7 +62,7 @@ def test_fused_equals_torch(case):
         observations(),
         *(masks if masked else (None, None)),
     )
-    sizes = FusedNetworks((n_inputs, actor_hidden, n_actions), (n_inputs, hidden, n_actions), one_hot, relu)
+    sizes = FusedNetworks((n_inputs, actor_hidden, n_actions), (n_inputs, hidden, n_actions), one_hot, relu, many)
     modules = (None if rule is None else network(actor_hidden)), network(hidden)
     fused = FusedLearner(*modules, state, sizes, "cuda" if nvrtc.is_available() else "cpu")
     reference = TorchLearner(*modules, state, preprocess=fused.preprocess)

@@ -1,27 +1,26 @@
 // A whole epoch of perceptrons with one hidden layer: one kernel trains all critics of all runs, a second one lets the
 // actor of each run follow its critics, one after the other.
 //
-// A network is trained by a group of programs (a cluster of thread blocks). Each of them owns 32 hidden units: their
-// weights and Adam's moments stay in its shared memory for the whole epoch, and all that the programs of a group tell
-// each other is what their units add to the outputs.
-//
-// Within a program, a thread computes 8 units for a few rows of the batch, in its registers. A warp has 32 such threads
-// with the same units, so that a gradient, which is a sum over rows, is a sum over the lanes of two warps. What concerns
-// the outputs of a row (targets, softmax, their gradient) is done by one thread per row.
+// A program (a block of threads) has the weights, Adam's moments and the gradients of its hidden units in its shared
+// memory. How it computes with them is in one of two other files, which say what Inputs, Shared, Aims, `evaluate` and
+// `fit` are: fused_split.cuh splits a network over several programs, so that one run takes little time; fused_whole.cuh
+// has a program train a whole network, so that many runs do.
 //
 // With one-hot observations the rows are not the samples of the batch but the states: the network is evaluated once for
-// each state, and the samples only count.
+// each state, and the samples only count. What concerns the outputs of a row (targets, softmax) is done by one thread
+// per row.
 //
-// Sizes are macros: I inputs, H hidden units, A actions, N samples per batch, GROUP programs per network; ITERATIONS and
-// FIT as in Hyperparameters; OCCUPANCY programs at a time on a multiprocessor; flags: ONE_HOT, RELU, MASKED, IMITATION, CROSS_ENTROPY. Further, in comments: R runs in
+// Sizes are macros: I inputs, H hidden units, A actions, N samples per batch; GROUP programs per network, each with
+// UNITS hidden units and WARPS warps, OCCUPANCY of them at a time on a multiprocessor; ITERATIONS and FIT as in
+// Hyperparameters; flags: WHOLE, ONE_HOT, RELU, MASKED, IMITATION, CROSS_ENTROPY. Further, in comments: R runs in
 // memory, S of them take part in an epoch (`members`), C critics, K of them trained, M places in a replay memory, P
 // parameters. `rates` are, for each run, the learning rates of critics and actor, alpha, the parameter of the rule.
 
 #ifndef EMULATED
 #if GROUP > 1
-#define KERNEL extern "C" __global__ __cluster_dims__(GROUP, 1, 1) __launch_bounds__(256, OCCUPANCY) void
+#define KERNEL extern "C" __global__ __cluster_dims__(GROUP, 1, 1) __launch_bounds__(32 * WARPS, OCCUPANCY) void
 #else
-#define KERNEL extern "C" __global__ __launch_bounds__(256, OCCUPANCY) void
+#define KERNEL extern "C" __global__ __launch_bounds__(32 * WARPS, OCCUPANCY) void
 #endif
 #define DEVICE __device__ __forceinline__
 
@@ -31,6 +30,10 @@ using Byte = unsigned char;
 DEVICE int thread() { return threadIdx.x; }
 DEVICE int program() { return blockIdx.x; }
 DEVICE void meet() { __syncthreads(); }
+DEVICE void meet_warp() { __syncwarp(); }
+DEVICE void meet_some(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
 DEVICE void meet_group() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -42,45 +45,63 @@ DEVICE float *of_program(float *mine, int rank) {
 }
 DEVICE float quick_exp(float x) { return __expf(x); }
 DEVICE float quick_quotient(float a, float b) { return __fdividef(a, b); }
+DEVICE float quick_power_of_2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE float quick_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE float quick_root(float x) {
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// The bits of a number that tensor cores use: it is cut, not rounded.
+DEVICE float leading_bits(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
+// c += a b, which are 16x8, 16x8 and 8x8, or 16x8, 16x4 and 4x8. A warp's lanes hold them as PTX says for m16n8k8, m16n8k4.
+DEVICE void multiply(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
+DEVICE void multiply(float (&c)[4], const float (&a)[2], float b) {
+    asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(b)));
+}
 template <typename T> DEVICE T &shared() {
     extern __shared__ float4 memory[];
     return *reinterpret_cast<T *>(memory);
 }
 #endif
 
-constexpr int LANES = 32, WARPS = 8, THREADS = LANES * WARPS;
-constexpr int U = 32, UNIT_GROUPS = 4, V = U / UNIT_GROUPS;  // units of a program, of a thread
-constexpr int ROW_GROUPS = THREADS / UNIT_GROUPS, HALVES = ROW_GROUPS / LANES;
+constexpr int LANES = 32, THREADS = LANES * WARPS;
 constexpr int ROWS = ONE_HOT ? I : N;
-constexpr int R = (ROWS + ROW_GROUPS - 1) / ROW_GROUPS;  // rows of a thread, as far as hidden units are concerned
-constexpr int MINE = (ROWS + THREADS - 1) / THREADS;     // rows of a thread, as far as outputs are concerned
-constexpr int SAMPLES = (N + THREADS - 1) / THREADS;     // of a thread
+constexpr int MINE = (ROWS + THREADS - 1) / THREADS;  // rows of a thread, as far as outputs are concerned
+constexpr int SAMPLES = (N + THREADS - 1) / THREADS;  // of a thread
+constexpr int U = UNITS;
 constexpr int P = H * I + H + A * H + A;
-// A program's parameters: a row of 32 for each input, one for the biases, one for each output; the outputs' biases.
+// A program's parameters: a row of units for each input, one for the biases, one for each output; the outputs' biases.
 constexpr int OUTPUT_BIASES = U * (I + 1 + A), PARAMETERS = OUTPUT_BIASES + A, ALIGNED = (PARAMETERS + 3) / 4 * 4;
-constexpr int KNOWN = ONE_HOT ? N : 1;  // what only one-hot observations need
 
 struct alignas(16) Network {
     float values[ALIGNED], first_moment[ALIGNED], second_moment[ALIGNED];
 };
 
-template <int NETWORKS> struct alignas(16) Shared {
-    Network networks[NETWORKS];
-    float gradients[HALVES][ALIGNED];
-    float parts[UNIT_GROUPS][A][ROWS];
-    float sums[GROUP > 1 ? 2 : 1][GROUP][A][GROUP > 1 ? ROWS : 1];
-    float output_gradients[A][ROWS];
-    float q[NETWORKS][A][ONE_HOT ? ROWS : 1];
-    float wanted[A][KNOWN];
-    int states[KNOWN], next_states[KNOWN];
-    float warp_sums[WARPS];
-    float step_sizes[FIT], scales[FIT];
+using Outputs = float[MINE][A];
+
+// What the outputs of a row aim at: the sum of the targets of its samples, and how many those are.
+struct Aim {
+    float count, sums[A];
 };
 
 DEVICE int lane() { return thread() % LANES; }
-DEVICE int first_unit() { return thread() / LANES % UNIT_GROUPS * V; }
-DEVICE int half() { return thread() / LANES / UNIT_GROUPS; }
-DEVICE int hidden_row(int r) { return half() * LANES + lane() + r * ROW_GROUPS; }
 DEVICE int output_row(int k) { return thread() + k * THREADS; }
 
 // Where the parameter of a program is among those of its network; -1: it is padding.
@@ -92,16 +113,17 @@ DEVICE int place(int parameter, int part) {
     return row == I ? H * I + unit : H * I + H + (row - I - 1) * H + unit;
 }
 
-DEVICE void load(Network &network, int part, const float *values, const float *first, const float *second) {
-    for (int i = thread(); i < PARAMETERS; i += THREADS) {
-        const int from = place(i, part);
-        network.values[i] = from < 0 ? 0.0f : values[from];
-        network.first_moment[i] = from < 0 ? 0.0f : first[from];
-        network.second_moment[i] = from < 0 ? 0.0f : second[from];
-    }
+DEVICE void load(float (&array)[ALIGNED], int part, const float *from) {
+    for (int i = thread(); i < PARAMETERS; i += THREADS) array[i] = place(i, part) < 0 ? 0.0f : from[place(i, part)];
 }
 
-// Programs of a group write the same values where they share an address.
+DEVICE void load(Network &network, int part, const float *values, const float *first, const float *second) {
+    load(network.values, part, values);
+    load(network.first_moment, part, first);
+    load(network.second_moment, part, second);
+}
+
+// Programs of a group write the same values where they share an address. A thread loads what it has stored.
 DEVICE void store(const Network &network, int part, float *values, float *first, float *second) {
     for (int i = thread(); i < PARAMETERS; i += THREADS) {
         const int to = place(i, part);
@@ -110,128 +132,6 @@ DEVICE void store(const Network &network, int part, float *values, float *first,
         first[to] = network.first_moment[i];
         second[to] = network.second_moment[i];
     }
-}
-
-struct Inputs {
-    float values[R][ONE_HOT ? 1 : I];
-
-    // Of the samples of a batch, which are rows of `observations`.
-    DEVICE void read(const float *observations, const Integer *batch, Integer memory) {
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            const int row = hidden_row(r);
-            const float *from = row < ROWS ? observations + (memory + batch[row]) * I : observations;
-#pragma unroll
-            for (int i = 0; i < (ONE_HOT ? 0 : I); i++) values[r][i] = row < ROWS ? from[i] : 0.0f;
-        }
-    }
-};
-
-DEVICE void read_weights(float (&weights)[V], const float *from) {
-#pragma unroll
-    for (int v = 0; v < V; v++) weights[v] = from[v];
-}
-
-DEVICE float activation(float z) {
-    if (RELU) return fmaxf(z, 0.0f);
-    const float e = quick_exp(-2.0f * fabsf(z));  // never overflows, and no branch: units of a warp go the same way
-    return copysignf(quick_quotient(1.0f - e, 1.0f + e), z);
-}
-
-using Hidden = float[R][V];
-using Outputs = float[MINE][A];
-
-DEVICE void compute_hidden(const Network &network, const Inputs &x, Hidden &h) {
-    const float *weights = network.values + first_unit();
-#pragma unroll
-    for (int r = 0; r < R; r++) read_weights(h[r], weights + I * U);
-    if (ONE_HOT) {
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            const int row = hidden_row(r);
-#pragma unroll
-            for (int v = 0; v < V; v++) h[r][v] += row < ROWS ? weights[row * U + v] : 0.0f;
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < I; i++) {
-            float w[V];
-            read_weights(w, weights + i * U);
-#pragma unroll
-            for (int r = 0; r < R; r++)
-#pragma unroll
-                for (int v = 0; v < V; v++) h[r][v] += x.values[r][ONE_HOT ? 0 : i] * w[v];
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int v = 0; v < V; v++) h[r][v] = activation(h[r][v]);
-}
-
-// The outputs of the whole network, for the rows of this thread. Everybody has read `parts` when the next meeting ends.
-template <typename S>
-DEVICE void compute_outputs(S &s, const Network &network, const Hidden &h, int part, int &meeting, Outputs &y) {
-#pragma unroll
-    for (int a = 0; a < A; a++) {
-        float w[V];
-        read_weights(w, network.values + (I + 1 + a) * U + first_unit());
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int v = 0; v < V; v++) sum += h[r][v] * w[v];
-            if (hidden_row(r) < ROWS) s.parts[first_unit() / V][a][hidden_row(r)] = sum;
-        }
-    }
-    meet();
-#pragma unroll
-    for (int k = 0; k < MINE; k++) {
-        const int row = output_row(k);
-#pragma unroll
-        for (int a = 0; a < A; a++) {
-            float sum = 0.0f;
-            if (row < ROWS) {
-#pragma unroll
-                for (int g = 0; g < UNIT_GROUPS; g++) sum += s.parts[g][a][row];
-#pragma unroll
-                for (int other = 0; other < (GROUP > 1 ? GROUP : 0); other++)
-                    *of_program(&s.sums[meeting % 2][part][a][row], other) = sum;
-            }
-            y[k][a] = sum + network.values[OUTPUT_BIASES + a];
-        }
-    }
-    if (GROUP > 1) {
-        // Who is slow may still read the sums of this meeting during the next one, not during the one after that.
-        meet_group();
-#pragma unroll
-        for (int k = 0; k < MINE; k++) {
-            const int row = output_row(k);
-#pragma unroll
-            for (int a = 0; a < A; a++) {
-                float sum = 0.0f;
-#pragma unroll
-                for (int other = 0; other < GROUP; other++) sum += row < ROWS ? s.sums[meeting % 2][other][a][row] : 0.0f;
-                y[k][a] = sum + network.values[OUTPUT_BIASES + a];
-            }
-        }
-        meeting++;
-    }
-}
-
-// Sums over the lanes of a warp: each lane gets that of the value of its own number.
-template <int WIDTH = LANES / 2> DEVICE float sum_over_lanes(float (&values)[LANES]) {
-    if constexpr (WIDTH > 0) {
-        const bool upper = lane() & WIDTH;
-#pragma unroll
-        for (int j = 0; j < WIDTH; j++) {
-            const float given = upper ? values[j] : values[j + WIDTH];
-            const float kept = upper ? values[j + WIDTH] : values[j];
-            values[j] = kept + exchange(given, WIDTH);
-        }
-        return sum_over_lanes<WIDTH / 2>(values);
-    }
-    return values[0];
 }
 
 template <typename S> DEVICE float sum_over_threads(S &s, float value) {
@@ -254,127 +154,16 @@ template <typename S> DEVICE void prepare_steps(S &s, Integer steps, double lear
     }
 }
 
-// Step number `step` of a fit, on the whole batch. `gradient` turns the outputs of a row of this thread into their gradient.
-template <typename S, typename Gradient>
-DEVICE void fit(S &s, Network &network, const Inputs &x, int part, int &meeting, int step, Gradient gradient) {
-    Hidden h;
-    compute_hidden(network, x, h);
-    Outputs y;
-    compute_outputs(s, network, h, part, meeting, y);
-#pragma unroll
-    for (int k = 0; k < MINE; k++) {
-        float d[A];
-        gradient(k, y[k], d);
-#pragma unroll
-        for (int a = 0; a < A; a++)
-            if (output_row(k) < ROWS) s.output_gradients[a][output_row(k)] = d[a];
-    }
-    meet();
-
-    float d[R][A];
-    Hidden dz;
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int v = 0; v < V; v++) dz[r][v] = 0.0f;
-#pragma unroll
-    for (int a = 0; a < A; a++) {
-        float w[V];
-        read_weights(w, network.values + (I + 1 + a) * U + first_unit());
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            d[r][a] = hidden_row(r) < ROWS ? s.output_gradients[a][hidden_row(r)] : 0.0f;
-#pragma unroll
-            for (int v = 0; v < V; v++) dz[r][v] += d[r][a] * w[v];
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int v = 0; v < V; v++) dz[r][v] *= RELU ? float(h[r][v] > 0.0f) : 1.0f - h[r][v] * h[r][v];
-
-    // 32 gradients at a time; of one-hot inputs, each belongs to one row.
-    constexpr int FIRST = ONE_HOT ? I : 0, COUNT = V * (I + 1 + A - FIRST);
-#pragma unroll
-    for (int start = 0; start < COUNT + A; start += LANES) {
-        float values[LANES];
-#pragma unroll
-        for (int q = 0; q < LANES; q++) {
-            const int index = start + q, row = FIRST + index / V, v = index % V;
-            float sum = 0.0f;
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                if (index >= COUNT + A) continue;
-                if (index >= COUNT) sum += d[r][index - COUNT < A ? index - COUNT : 0];
-                else if (row < I) sum += x.values[r][ONE_HOT ? 0 : row] * dz[r][v];
-                else if (row == I) sum += dz[r][v];
-                else sum += d[r][row - I - 1 < A ? row - I - 1 : 0] * h[r][v];
-            }
-            values[q] = sum;
-        }
-        const float sum = sum_over_lanes(values);
-        const int index = start + lane();
-        if (index < COUNT) s.gradients[half()][(FIRST + index / V) * U + first_unit() + index % V] = sum;
-        else if (index < COUNT + A && first_unit() == 0) s.gradients[half()][OUTPUT_BIASES + index - COUNT] = sum;
-    }
-    if (ONE_HOT) {
-#pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int v = 0; v < V; v++)
-                if (hidden_row(r) < ROWS) s.gradients[0][hidden_row(r) * U + first_unit() + v] = dz[r][v];
-    }
-    meet();
-
-    const float step_size = s.step_sizes[step], scale = s.scales[step];
+template <typename Gradient> DEVICE void adam(Network &network, float step_size, float scale, Gradient gradient) {
     for (int i = thread(); i < PARAMETERS; i += THREADS) {
-        const float g = s.gradients[0][i] + (ONE_HOT && i < I * U ? 0.0f : s.gradients[1][i]);
+        const float g = gradient(i);
         const float m = network.first_moment[i] + (g - network.first_moment[i]) * 0.1f;
         const float v = network.second_moment[i] * 0.999f + g * g * 0.001f;
         network.first_moment[i] = m;
         network.second_moment[i] = v;
-        network.values[i] -= quick_quotient(step_size * m, sqrtf(v) * scale + 1e-8f);
+        network.values[i] -= step_size * m * quick_reciprocal(quick_root(v) * scale + 1e-8f);
     }
-    meet();
 }
-
-// What the fits of this thread's rows aim at: the sums of the targets of the samples of a row, and how many those are.
-struct Aims {
-    float counts[MINE];
-    Outputs sums;
-
-    // Targets of this thread's samples are what rows aim at, unless several samples may share a row.
-    template <typename S> DEVICE void set(S &s, const float (&wanted)[SAMPLES][A]) {
-        if (!ONE_HOT) {
-#pragma unroll
-            for (int k = 0; k < MINE; k++) {
-                counts[k] = 1.0f;
-#pragma unroll
-                for (int a = 0; a < A; a++) sums[k][a] = wanted[ONE_HOT ? 0 : k][a];
-            }
-            return;
-        }
-#pragma unroll
-        for (int k = 0; k < SAMPLES; k++)
-#pragma unroll
-            for (int a = 0; a < A; a++)
-                if (thread() + k * THREADS < N) s.wanted[a][ONE_HOT ? thread() + k * THREADS : 0] = wanted[k][a];
-        meet();
-#pragma unroll
-        for (int k = 0; k < MINE; k++) {
-            counts[k] = 0.0f;
-#pragma unroll
-            for (int a = 0; a < A; a++) sums[k][a] = 0.0f;
-            for (int n = 0; n < KNOWN; n++)
-                if (s.states[n] == output_row(k)) {
-                    counts[k] += 1.0f;
-#pragma unroll
-                    for (int a = 0; a < A; a++) sums[k][a] += s.wanted[a][n];
-                }
-        }
-        meet();
-    }
-};
 
 DEVICE int argmax(const float (&values)[A], const Byte *mask) {
     int best = -1;
@@ -388,9 +177,25 @@ DEVICE int argmax(const float (&values)[A], const Byte *mask) {
     return best;
 }
 
-template <typename S> DEVICE void read_states(S &s, int (&states)[KNOWN], const Integer *from, const Integer *batch, Integer memory) {
-    for (int n = thread(); n < N; n += THREADS) states[ONE_HOT ? n : 0] = int(from[memory + batch[n]]);
+DEVICE void softmax(const float (&scores)[A], const Byte *mask, float (&p)[A]) {
+    float largest = -3e38f, sum = 0.0f;
+#pragma unroll
+    for (int a = 0; a < A; a++)
+        if (!mask || mask[a]) largest = fmaxf(largest, scores[a]);
+#pragma unroll
+    for (int a = 0; a < A; a++) {
+        p[a] = !mask || mask[a] ? quick_exp(scores[a] - largest) : 0.0f;
+        sum += p[a];
+    }
+#pragma unroll
+    for (int a = 0; a < A; a++) p[a] = quick_quotient(p[a], sum);
 }
+
+#if WHOLE
+#include "fused_whole.cuh"
+#else
+#include "fused_split.cuh"
+#endif
 
 #if ONE_HOT
 using Observation = Integer;
@@ -406,25 +211,18 @@ KERNEL train_critics(
     const Integer *members, const Integer *batches, const Integer *critics, const double *rates,  // (S,) (S, K, N) (S, K) (S, 4)
     float *targets, float *losses, float *means,  // out: (S, K, N, A), (S, K), (S, K)
     int M, int C, int K) {
-    auto &s = shared<Shared<2>>();
+    auto &s = shared<Shared>();
     const int number = program() / GROUP, part = program() % GROUP, slot = number / K;
     const Integer run = members[slot], critic = run * C + critics[number], memory = run * M;
     const Integer *batch = batches + Integer(number) * N;
     const int first = int(active[critic]);
     const double learning_rate = rates[slot * 4];
     const float alpha = float(rates[slot * 4 + 2]);
-    for (int e = 0; e < 2; e++) {
-        const Integer at = (critic * 2 + e) * P;
-        load(s.networks[e], part, parameters + at, first_moment + at, second_moment + at);
-    }
     Inputs x;
 #if ONE_HOT
-    read_states(s, s.states, observations, batch, memory);
-    read_states(s, s.next_states, next_observations, batch, memory);
-#else
-    x.read(observations, batch, memory);
+    read_states(s.states, observations, batch, memory);
+    read_states(s.next_states, next_observations, batch, memory);
 #endif
-    meet();
     if (GROUP > 1) meet_group();  // nobody writes into the memory of a program that has not begun
     Integer counts[2] = {steps[critic * 2], steps[critic * 2 + 1]};
     int meeting = 0;
@@ -432,44 +230,37 @@ KERNEL train_critics(
 
     for (int iteration = 0; iteration < ITERATIONS; iteration++) {
         const int mine = (first + iteration) % 2;
-        Network &network = s.networks[mine], &other = s.networks[1 - mine];
+        const Integer at = (critic * 2 + mine) * P, other = (critic * 2 + 1 - mine) * P;
         float q_a[SAMPLES][A], q_b[SAMPLES][A], q[SAMPLES][A], wanted[SAMPLES][A];
-        Hidden h;
+        load(s.network.values, part, parameters + other);
 #if ONE_HOT
-        for (int e = 0; e < 2; e++) {
-            Outputs y;
-            compute_hidden(s.networks[e], x, h);
-            compute_outputs(s, s.networks[e], h, part, meeting, y);
-            for (int k = 0; k < MINE; k++)
-                for (int a = 0; a < A; a++)
-                    if (output_row(k) < ROWS) s.q[e][a][output_row(k)] = y[k][a];
-            meet();
-        }
+        meet();
+        evaluate_states(s, x, part, meeting, s.q[1]);
+        load(s.network, part, parameters + at, first_moment + at, second_moment + at);
+        meet();
+        evaluate_states(s, x, part, meeting, s.q[0]);
+        meet();
 #pragma unroll
         for (int k = 0; k < SAMPLES; k++) {
             const int n = thread() + k * THREADS;
             if (n >= N) continue;
 #pragma unroll
             for (int a = 0; a < A; a++) {
-                q_a[k][a] = s.q[mine][a][s.next_states[n]];
-                q_b[k][a] = s.q[1 - mine][a][s.next_states[n]];
-                q[k][a] = s.q[mine][a][s.states[n]];
+                q_a[k][a] = s.q[0][a][s.next_states[n]];
+                q_b[k][a] = s.q[1][a][s.next_states[n]];
+                q[k][a] = s.q[0][a][s.states[n]];
             }
         }
 #else
-        {
-            Inputs next_x;
-            next_x.read(next_observations, batch, memory);
-            compute_hidden(network, next_x, h);
-            compute_outputs(s, network, h, part, meeting, q_a);
-            meet();
-            compute_hidden(other, next_x, h);
-            compute_outputs(s, other, h, part, meeting, q_b);
-            meet();
-        }
-        compute_hidden(network, x, h);
-        compute_outputs(s, network, h, part, meeting, q);
+        x.read(s, next_observations, batch, memory);
         meet();
+        evaluate(s, x, part, meeting, q_b);
+        load(s.network, part, parameters + at, first_moment + at, second_moment + at);
+        meet();
+        evaluate(s, x, part, meeting, q_a);
+        x.read(s, observations, batch, memory);
+        meet();
+        evaluate(s, x, part, meeting, q);
 #endif
         loss = total = 0.0f;
 #pragma unroll
@@ -493,22 +284,19 @@ KERNEL train_critics(
             }
             loss += change * change;
         }
-        Aims aims;
-        aims.set(s, wanted);
         prepare_steps(s, counts[mine], learning_rate);
         counts[mine] += FIT;
+        Aims aims;
+        aims.set(s, wanted);
         for (int step = 0; step < FIT; step++)
-            fit(s, network, x, part, meeting, step, [&](int k, const float(&y)[A], float(&d)[A]) {
+            fit(s, x, aims, part, meeting, step, [](const Aim &aim, const float(&y)[A], float(&d)[A]) {
 #pragma unroll
-                for (int a = 0; a < A; a++) d[a] = (aims.counts[k] * y[a] - aims.sums[k][a]) * (2.0f / (N * A));
+                for (int a = 0; a < A; a++) d[a] = (aim.count * y[a] - aim.sums[a]) * (2.0f / (N * A));
             });
+        store(s.network, part, parameters + at, first_moment + at, second_moment + at);
     }
     loss = sum_over_threads(s, loss);
     total = sum_over_threads(s, total);
-    for (int e = 0; e < 2; e++) {
-        const Integer at = (critic * 2 + e) * P;
-        store(s.networks[e], part, parameters + at, first_moment + at, second_moment + at);
-    }
     if (thread() == 0 && part == 0) {
         for (int e = 0; e < 2; e++) steps[critic * 2 + e] = counts[e];
         active[critic] = (first + ITERATIONS) % 2;
@@ -517,35 +305,19 @@ KERNEL train_critics(
     }
 }
 
-DEVICE void softmax(const float (&scores)[A], const Byte *mask, float (&p)[A]) {
-    float largest = -3e38f, sum = 0.0f;
-#pragma unroll
-    for (int a = 0; a < A; a++)
-        if (!mask || mask[a]) largest = fmaxf(largest, scores[a]);
-#pragma unroll
-    for (int a = 0; a < A; a++) {
-        p[a] = !mask || mask[a] ? quick_exp(scores[a] - largest) : 0.0f;
-        sum += p[a];
-    }
-#pragma unroll
-    for (int a = 0; a < A; a++) p[a] = quick_quotient(p[a], sum);
-}
-
 // One group of programs: the actor of one run follows its critics, one after the other.
 KERNEL train_actor(
     float *parameters, float *first_moment, float *second_moment, Integer *steps,  // (R, P), (R,)
     const Observation *observations, const Byte *masks, const Integer *members, const Integer *batches,  // as above
     const double *rates, const float *q_values, float *losses,  // (S, K, N, A), out (S, K)
     int M, int K) {
-    auto &s = shared<Shared<1>>();
+    auto &s = shared<Shared>();
     const int slot = program() / GROUP, part = program() % GROUP;
     const Integer run = members[slot], memory = run * M;
     const double learning_rate = rates[slot * 4 + 1];
     const float parameter = float(rates[slot * 4 + 3]);
-    Network &network = s.networks[0];
-    load(network, part, parameters + run * P, first_moment + run * P, second_moment + run * P);
+    load(s.network, part, parameters + run * P, first_moment + run * P, second_moment + run * P);
     const Integer count = steps[run];
-    meet();
     if (GROUP > 1) meet_group();
     int meeting = 0;
     float loss = 0.0f;
@@ -554,39 +326,32 @@ KERNEL train_actor(
         const int number = slot * K + critic;
         const Integer *batch = batches + Integer(number) * N;
         Inputs x;
+        float scores[SAMPLES][A], wanted[SAMPLES][A];
 #if ONE_HOT
-        read_states(s, s.states, observations, batch, memory);
-#else
-        x.read(observations, batch, memory);
-#endif
-        Hidden h;
-        Outputs scores;
-        compute_hidden(network, x, h);
-        compute_outputs(s, network, h, part, meeting, scores);
-#if ONE_HOT
-        for (int k = 0; k < MINE; k++)
-            for (int a = 0; a < A; a++)
-                if (output_row(k) < ROWS) s.q[0][a][output_row(k)] = scores[k][a];
-#endif
+        read_states(s.states, observations, batch, memory);
         meet();
-        float wanted[SAMPLES][A];
+        evaluate_states(s, x, part, meeting, s.q[0]);
+        meet();
+#pragma unroll
+        for (int k = 0; k < SAMPLES; k++)
+#pragma unroll
+            for (int a = 0; a < A; a++)
+                if (thread() + k * THREADS < N) scores[k][a] = s.q[0][a][s.states[thread() + k * THREADS]];
+#else
+        x.read(s, observations, batch, memory);
+        meet();
+        evaluate(s, x, part, meeting, scores);
+#endif
         loss = 0.0f;
 #pragma unroll
         for (int k = 0; k < SAMPLES; k++) {
             const int n = thread() + k * THREADS;
             if (n >= N) continue;
-            float score[A], policy[A], q[A];
+            float policy[A], q[A];
 #pragma unroll
-            for (int a = 0; a < A; a++) {
-#if ONE_HOT
-                score[a] = s.q[0][a][s.states[n]];
-#else
-                score[a] = scores[k][a];
-#endif
-                q[a] = q_values[(Integer(number) * N + n) * A + a];
-            }
+            for (int a = 0; a < A; a++) q[a] = q_values[(Integer(number) * N + n) * A + a];
             const Byte *mask = MASKED ? masks + (memory + batch[n]) * A : nullptr;
-            softmax(score, nullptr, policy);
+            softmax(scores[k], nullptr, policy);
             const int best = argmax(q, mask);
             if (IMITATION && parameter > 0.0f) {
 #pragma unroll
@@ -605,22 +370,22 @@ KERNEL train_actor(
         }
         loss = sum_over_threads(s, loss);
         if (thread() == 0 && part == 0) losses[number] = loss;
+        prepare_steps(s, count + Integer(critic) * FIT, learning_rate);
         Aims aims;
         aims.set(s, wanted);
-        prepare_steps(s, count + Integer(critic) * FIT, learning_rate);
         for (int step = 0; step < FIT; step++)
-            fit(s, network, x, part, meeting, step, [&](int k, const float(&y)[A], float(&d)[A]) {
+            fit(s, x, aims, part, meeting, step, [](const Aim &aim, const float(&y)[A], float(&d)[A]) {
                 float policy[A], sum = 0.0f;
                 softmax(y, nullptr, policy);
                 if (CROSS_ENTROPY) {
 #pragma unroll
-                    for (int a = 0; a < A; a++) sum += aims.sums[k][a];
+                    for (int a = 0; a < A; a++) sum += aim.sums[a];
 #pragma unroll
-                    for (int a = 0; a < A; a++) d[a] = (policy[a] * sum - aims.sums[k][a]) * (1.0f / N);
+                    for (int a = 0; a < A; a++) d[a] = (policy[a] * sum - aim.sums[a]) * (1.0f / N);
                 } else {
 #pragma unroll
                     for (int a = 0; a < A; a++) {
-                        d[a] = (aims.counts[k] * policy[a] - aims.sums[k][a]) * (2.0f / (N * A));
+                        d[a] = (aim.count * policy[a] - aim.sums[a]) * (2.0f / (N * A));
                         sum += policy[a] * d[a];
                     }
 #pragma unroll
@@ -628,11 +393,11 @@ KERNEL train_actor(
                 }
             });
     }
-    store(network, part, parameters + run * P, first_moment + run * P, second_moment + run * P);
+    store(s.network, part, parameters + run * P, first_moment + run * P, second_moment + run * P);
     if (thread() == 0 && part == 0) steps[run] = count + Integer(K) * FIT;
 }
 
 #ifndef EMULATED
 // How much shared memory a program needs.
-extern "C" __device__ const int train_critics_shared = sizeof(Shared<2>), train_actor_shared = sizeof(Shared<1>);
+extern "C" __device__ const int shared_bytes = sizeof(Shared);
 #endif

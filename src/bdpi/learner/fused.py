@@ -1,7 +1,9 @@
 """Small perceptrons on a GPU: an epoch is two kernels, and many runs are trained by the same two.
 
-The kernels are in fused.cu, and compiled when they are first needed. Written in Triton, the same computation took four
-to seven times as long on an H200: its blocks pass everything through shared memory, and here next to nothing has to.
+The kernels are in fused.cu, and compiled when they are first needed: for one run, which is to take little time, so
+that several programs train a network, or for many, each of whose networks has a program. Written in Triton, one run
+took four to seven times as long on an H200: its blocks pass everything through shared memory, and here next to nothing
+has to.
 """
 
 from __future__ import annotations
@@ -21,9 +23,14 @@ from bdpi.learner.memory import TensorTransitions
 from bdpi.learner.rules import ActorRule
 from bdpi.learner.torch import AdamTensors, TorchLearner
 
+SOURCE = Path(__file__).with_name("fused.cu")
+HEADERS = [SOURCE.with_name(name) for name in ("fused_split.cuh", "fused_whole.cuh")]
 LARGEST_BATCH = 512
 _UNITS, _MOST_PROGRAMS = 32, 8  # hidden units of a program, programs of a network; as many as make up a cluster
 _MOST_INPUTS, _MOST_STATES = 32, 128  # a thread has the inputs of its rows in registers
+# Of a network that one program trains. Actors are few, and have a multiprocessor for themselves.
+_MOST_WHOLE_INPUTS, _MOST_WHOLE_OUTPUTS = 16, 8
+_WARPS, _MOST_WARPS = {"train_critics": 8, "train_actor": 16}, 16
 _SHARED_FLOATS = 56_000  # of a program
 
 
@@ -48,7 +55,7 @@ def is_available() -> bool:
     """Whether there is something to run the kernels on."""
     global kernels
     if kernels is None and nvrtc.is_available():
-        kernels = nvrtc.CompiledKernels(Path(__file__).with_name("fused.cu"))
+        kernels = nvrtc.CompiledKernels(SOURCE, HEADERS)
     return kernels is not None
 
 
@@ -59,7 +66,7 @@ def is_suitable(
     if len(sizes) != 3 or prior_scale:
         return False
     inputs, _, outputs = sizes
-    programs, rows = _sizes(tuple(sizes))["GROUP"], inputs if one_hot else batch_size
+    programs, rows = _n_programs(sizes), inputs if one_hot else batch_size
     shared = outputs * rows * (7 + 2 * programs) + 8 * _UNITS * (inputs + 1 + outputs)
     fits = programs <= _MOST_PROGRAMS and batch_size <= LARGEST_BATCH and shared <= _SHARED_FLOATS
     fits = fits and inputs <= (_MOST_STATES if one_hot else _MOST_INPUTS)
@@ -74,12 +81,14 @@ class FusedNetworks:
     :param critic_sizes: the same for the critics
     :param one_hot: observations are state numbers
     :param relu: hidden units are rectified linear ones, not tanh
+    :param many: there are many of them, so that it matters how many are trained in a second, not how soon one is
     """
 
     actor_sizes: tuple[int, ...]
     critic_sizes: tuple[int, ...]
     one_hot: bool
     relu: bool
+    many: bool = False
 
     def epoch(
         self,
@@ -122,7 +131,7 @@ class FusedNetworks:
             "MASKED": memory.masks is not None,
         }
         sizes = {
-            **_sizes(self.critic_sizes),
+            **self._layout("train_critics", self.critic_sizes, batch_size),
             **common,
             "ITERATIONS": hyperparameters.critic_iterations,
             "IMITATION": 0,
@@ -140,7 +149,7 @@ class FusedNetworks:
         else:
             assert rule.native is not None
             sizes = {
-                **_sizes(self.actor_sizes),
+                **self._layout("train_actor", self.actor_sizes, batch_size),
                 **common,
                 "ITERATIONS": 0,
                 "IMITATION": rule.native[0] == "imitation",
@@ -154,13 +163,39 @@ class FusedNetworks:
             kernels.launch("train_actor", _integers(sizes), runs * sizes["GROUP"], _values(arguments))
         return torch.stack([losses.mean(dim=1), actor_losses.mean(dim=1), means.mean(dim=1)], dim=1)
 
+    def _layout(self, kernel: str, sizes: tuple[int, ...], batch_size: int) -> dict[str, int]:
+        """How a network is laid out over programs."""
+        inputs, hidden, outputs = sizes
+        programs = _n_programs(sizes)
+        whole = self.many and not self.one_hot and _fits_whole(sizes, batch_size)
+        return {
+            "I": inputs,
+            "H": hidden,
+            "A": outputs,
+            "WHOLE": whole,
+            "GROUP": 1 if whole else programs,
+            "UNITS": programs * _UNITS if whole else _UNITS,
+            "WARPS": _WARPS[kernel] if whole else 8,
+        }
 
-def _sizes(sizes: tuple[int, ...]) -> dict[str, int]:
-    inputs, hidden, outputs = sizes
+
+def _n_programs(sizes: Sequence[int]) -> int:
     programs = 1
-    while programs * _UNITS < hidden:
+    while programs * _UNITS < sizes[1]:
         programs *= 2
-    return {"I": inputs, "H": hidden, "A": outputs, "GROUP": programs}
+    return programs
+
+
+def _fits_whole(sizes: Sequence[int], batch_size: int) -> bool:
+    """Whether one program can train the whole network."""
+    inputs, _, outputs = sizes
+    units = _n_programs(sizes) * _UNITS
+    row_warps = _MOST_WARPS * _UNITS // units
+    tiles = -(-batch_size // (8 * row_warps))  # of 8 rows; a warp computes up to 4 at a time
+    rows = 8 * row_warps * (tiles if tiles < 3 else -(-tiles // 4) * 4)
+    # Parameters, moments, gradients, of which several warps may have parts; inputs, twice; outputs.
+    shared = (3 * units + _MOST_WARPS * _UNITS) * (inputs + 1 + outputs) + rows * (32 * -(-inputs // 8) + 8) + 10_500
+    return inputs <= _MOST_WHOLE_INPUTS and outputs <= _MOST_WHOLE_OUTPUTS and shared <= _SHARED_FLOATS
 
 
 def _integers(sizes: Mapping[str, int]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 REMEDY = 'a GPU of compute capability 9.0 (H100) or newer, and pip install "bdpi[cuda]"'
-_THREADS = 256
+_LANES = 32  # threads of a warp
 
 
 def is_available() -> bool:
@@ -25,32 +25,33 @@ class CompiledKernels:
     """The kernels of one source file.
 
     :param source: what to compile; every size that is given to :meth:`launch` is a macro in it
+    :param headers: what it may include
     """
 
-    def __init__(self, source: Path) -> None:
-        self._source = source
+    def __init__(self, source: Path, headers: Sequence[Path] = ()) -> None:
+        self._source, self._headers = source, headers
         self._functions: dict[tuple[Any, ...], tuple[Any, int]] = {}
 
     def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any]) -> None:
         """Start a kernel on PyTorch's current stream.
 
         :param name: of the kernel
-        :param sizes: macros
+        :param sizes: macros; one of them is WARPS, of a program
         :param programs: number of thread blocks
         :param arguments: ctypes values
         """
         from cuda.bindings import driver
 
-        # Where there are more programs than multiprocessors, two share one: each has fewer registers, and is a little
-        # slower, but while one waits, the other goes on.
+        # Where there are more programs than multiprocessors, two small ones share one: each has fewer registers, and
+        # is a little slower, but while one waits, the other goes on.
         device = torch.cuda.current_device()
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        sizes = {**sizes, "OCCUPANCY": 2 if programs > multiprocessors else 1}
+        sizes = {**sizes, "OCCUPANCY": 16 // sizes["WARPS"] if programs > multiprocessors else 1}
         key = (device, name, *sizes.items())
         if key not in self._functions:
             self._functions[key] = self._compile(name, sizes)
         function, shared = self._functions[key]
-        grid, block = (programs, 1, 1), (_THREADS, 1, 1)
+        grid, block = (programs, 1, 1), (_LANES * sizes["WARPS"], 1, 1)
         values = tuple(argument.value or 0 for argument in arguments), tuple(type(argument) for argument in arguments)
         _check(
             driver.cuLaunchKernel(function, *grid, *block, shared, torch.cuda.current_stream().cuda_stream, values, 0)
@@ -63,7 +64,9 @@ class CompiledKernels:
         major, minor = torch.cuda.get_device_capability()
         options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17"]
         options += [f"-D{macro}={value}" for macro, value in sizes.items()]
-        program = _check(nvrtc.nvrtcCreateProgram(self._source.read_bytes(), self._source.name.encode(), 0, [], []))
+        headers = [path.read_bytes() for path in self._headers], [path.name.encode() for path in self._headers]
+        source = self._source.read_bytes(), self._source.name.encode(), len(self._headers), *headers
+        program = _check(nvrtc.nvrtcCreateProgram(*source))
         try:
             _check(nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options]))
         except RuntimeError as error:
@@ -74,7 +77,7 @@ class CompiledKernels:
         _check(nvrtc.nvrtcGetCUBIN(program, code))
         module = _check(driver.cuModuleLoadData(code))
         function = _check(driver.cuModuleGetFunction(module, name.encode()))
-        address, _ = _check(driver.cuModuleGetGlobal(module, f"{name}_shared".encode()))
+        address, _ = _check(driver.cuModuleGetGlobal(module, b"shared_bytes"))
         shared = ctypes.c_int()
         _check(driver.cuMemcpyDtoH(ctypes.addressof(shared), address, ctypes.sizeof(shared)))
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

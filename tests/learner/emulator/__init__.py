@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import bdpi.learner
-
-SOURCE = Path(bdpi.learner.__file__).with_name("fused.cu")
+from bdpi.learner.fused import SOURCE
 
 
 class Emulator:

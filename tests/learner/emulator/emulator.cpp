@@ -2,6 +2,7 @@
 // fibers of a group of programs take turns until all of them have ended.
 #include <ucontext.h>
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +10,8 @@
 #include <functional>
 #include <utility>
 #include <vector>
+
+#include SIZES  // the macros; they would get in the way of the headers above
 
 #define EMULATED
 #define KERNEL extern "C" void
@@ -20,7 +23,7 @@ using Byte = unsigned char;
 
 namespace {
 
-constexpr int PROGRAM = 256, WARP = 32;
+constexpr int WARP = 32, PROGRAM = WARPS * WARP;
 constexpr size_t STACK = 1 << 16, SHARED = 232448;  // bytes: of a fiber, and what a program may have on an H200
 
 struct Barrier {
@@ -35,9 +38,10 @@ struct Fiber {
 
 std::vector<Fiber> fibers;
 std::vector<std::vector<char>> memories;
-std::vector<Barrier> of_programs, of_warps;
+std::vector<std::array<Barrier, 16>> of_programs;
+std::vector<Barrier> of_warps;
 Barrier of_group;
-std::vector<float> given;
+std::vector<std::array<float, 6>> given;
 ucontext_t scheduler;
 std::function<void()> body;
 int current, first_program;
@@ -64,7 +68,7 @@ void run_group(int programs) {
     of_programs.assign(programs, {});
     of_warps.assign(n / WARP, {});
     of_group = {};
-    given.assign(n, 0.0f);
+    given.assign(n, {});
     for (Fiber &fiber : fibers) {
         fiber.stack.resize(STACK);
         getcontext(&fiber.context);
@@ -84,22 +88,49 @@ void run_group(int programs) {
 
 int thread() { return current % PROGRAM; }
 int program() { return first_program + current / PROGRAM; }
-void meet() { wait(of_programs[current / PROGRAM], PROGRAM); }
+void meet_some(int barrier, int threads) { wait(of_programs[current / PROGRAM][barrier], threads); }
+void meet() { meet_some(0, PROGRAM); }
+void meet_warp() { wait(of_warps[current / WARP], WARP); }
 void meet_group() { wait(of_group, int(fibers.size())); }
 float exchange(float value, int lanes) {
-    Barrier &warp = of_warps[current / WARP];
-    given[current] = value;
-    wait(warp, WARP);
-    const float taken = given[current ^ lanes];
-    wait(warp, WARP);
+    given[current][0] = value;
+    meet_warp();
+    const float taken = given[current ^ lanes][0];
+    meet_warp();
     return taken;
 }
+float leading_bits(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof x);
+    bits &= 0xffffe000;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+// c += a b. Lane l has rows l / 4 and l / 4 + 8 of `a` and `c`, and column l / 4 of `b`; columns l % 4 of `a` and rows
+// l % 4 of `b`, and those 4 further if DEPTH is 8; columns 2 (l % 4) and 2 (l % 4) + 1 of `c`.
+template <int DEPTH> void multiply_tiles(float (&c)[4], const float *a, const float *b) {
+    for (int i = 0; i < DEPTH / 2; i++) given[current][i] = leading_bits(a[i]);
+    for (int i = 0; i < DEPTH / 4; i++) given[current][4 + i] = leading_bits(b[i]);
+    meet_warp();
+    const int first = current / WARP * WARP, lane = current % WARP;
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < DEPTH; k++) {
+            const float left = given[first + lane / 4 * 4 + k % 4][i / 2 + k / 4 * 2];
+            c[i] += left * given[first + (lane % 4 * 2 + i % 2) * 4 + k % 4][4 + k / 4];
+        }
+    meet_warp();
+}
+void multiply(float (&c)[4], const float (&a)[4], const float (&b)[2]) { multiply_tiles<8>(c, a, b); }
+void multiply(float (&c)[4], const float (&a)[2], float b) { multiply_tiles<4>(c, a, &b); }
 float *of_program(float *mine, int rank) {
     const ptrdiff_t offset = reinterpret_cast<char *>(mine) - memories[current / PROGRAM].data();
     return reinterpret_cast<float *>(memories[rank].data() + offset);
 }
 float quick_exp(float x) { return std::exp(x); }
 float quick_quotient(float a, float b) { return a / b; }
+float quick_power_of_2(float x) { return std::exp2(x); }
+float quick_reciprocal(float x) { return 1 / x; }
+float quick_root(float x) { return std::sqrt(x); }
 template <typename T> T &shared() {
     static_assert(sizeof(T) <= SHARED, "too much shared memory");
     return *reinterpret_cast<T *>(memories[current / PROGRAM].data());
@@ -107,7 +138,6 @@ template <typename T> T &shared() {
 
 }  // namespace
 
-#include SIZES  // the macros; they would get in the way of the headers above
 #include SOURCE
 
 namespace {

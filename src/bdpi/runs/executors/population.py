@@ -42,10 +42,12 @@ class OnGPU:
 
     def __init__(self, workers: int | None = None, device: str = "cuda") -> None:
         from bdpi.learner import fused, nvrtc
+        from bdpi.learner.cohort import MANY
 
         if not fused.is_available():
             raise RunError(f"--executor population needs {nvrtc.REMEDY}; --executor processes needs neither")
         self.workers, self._device = workers or WORKERS, device
+        self._many = self.workers >= MANY  # not whether many are left: an interrupted run goes on as it began
 
     def run(
         self, jobs: Sequence[Job], should_stop: Callable[[], bool], started: Callable[[Job], None]
@@ -74,7 +76,8 @@ class OnGPU:
         stop = context.Event()
         # Runs that one pair of kernels can train come into the same process.
         waiting = [(job, 1) for job in sorted(jobs, key=_kind, reverse=True)]
-        children = [_Child(context, places, self._device, stop) for _ in range(n_processes)]
+        arguments = places, self._device, self._many, stop
+        children = [_Child(context, *arguments) for _ in range(n_processes)]
         try:
             while any(child.jobs for child in children) or (waiting and not stop.is_set()):
                 if should_stop():
@@ -97,7 +100,7 @@ class OnGPU:
                         yield job, result
                     except (EOFError, OSError):  # it died, and its runs go on from their checkpoints
                         lost = child.close()
-                        children[number] = _Child(context, places, self._device, stop)
+                        children[number] = _Child(context, *arguments)
                         for job, attempt in lost:
                             if attempt < ATTEMPTS:
                                 waiting.append((job, attempt + 1))
@@ -116,11 +119,11 @@ def _kind(job: Job) -> tuple[str, ...]:
 class _Child:
     """A process that trains some runs at a time."""
 
-    def __init__(self, context: Any, places: int, device: str, stop: Any) -> None:
+    def __init__(self, context: Any, places: int, device: str, many: bool, stop: Any) -> None:
         self.connection, theirs = context.Pipe()
         self.jobs: dict[int, tuple[Job, int]] = {}
         self._begun = 0
-        self._process = context.Process(target=_work, args=(theirs, places, device, stop))
+        self._process = context.Process(target=_work, args=(theirs, places, device, many, stop))
         self._process.start()
         theirs.close()
 
@@ -145,14 +148,14 @@ class _Child:
         return list(self.jobs.values())
 
 
-def _work(connection: Connection, places: int, device: str, stop: Any) -> None:
+def _work(connection: Connection, places: int, device: str, many: bool, stop: Any) -> None:
     from bdpi.learner.cohort import Cohorts
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.setswitchinterval(5e-4)  # threads that come back from the GPU are not kept waiting
     parent = os.getppid()
-    cohorts = Cohorts(places, device)
+    cohorts = Cohorts(places, device, many)
     answers: queue.SimpleQueue[tuple[int, JobResult] | None] = queue.SimpleQueue()
 
     def run(number: int, job: Job) -> None:
