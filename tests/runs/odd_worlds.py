@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.wrappers import FrameStackObservation
 
 
 class Counting(gym.Env[Any, Any]):
@@ -139,3 +140,5 @@ WORLDS = (
 for world in WORLDS:
     if f"{world.__name__}-v0" not in gym.registry:
         gym.register(f"{world.__name__}-v0", entry_point=world)
+if "Stacked-v0" not in gym.registry:
+    gym.register("Stacked-v0", entry_point=lambda: FrameStackObservation(gym.make("CartPole-v1").unwrapped, 3))
