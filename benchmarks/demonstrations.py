@@ -2,9 +2,9 @@
 
     make demonstrations
 
-Without them, BDPI learns not to fall off before it ever sees the charging station, and stays at a return of 0 in most
-runs. Here a simple controller shows it five ways there, with detours. Returns of all episodes go to
-results/demonstrations/; runs that are there already are not repeated.
+A simple controller shows the agent five ways to the charging station, with detours. The same seeds run as many episodes
+without demonstrations. Returns of all episodes go to results/demonstrations/ as each run ends; runs that are there
+already are not repeated.
 """
 
 from __future__ import annotations
@@ -46,20 +46,28 @@ def demonstration(rng: np.random.Generator) -> list[tuple[object, ...]]:
             return steps
 
 
-def run(seed: int) -> None:
-    file = RESULTS / f"Table-v0-bdpi-seed{seed}.csv"
-    if file.exists():
+def file_of(seed: int, shown: int) -> Path:
+    return RESULTS / f"Table-v0-bdpi{'' if shown else '-alone'}-seed{seed}.csv"
+
+
+def run(job: tuple[int, int]) -> None:
+    """One run.
+
+    :param job: its seed, and how many demonstrations it gets
+    """
+    seed, wanted = job
+    if file_of(*job).exists():
         return
     rng = np.random.default_rng(seed)
     env = Monitor(gym.make("Table-v0"))
     agent = BDPI("MlpPolicy", env, seed=seed, n_threads=1)
-    shown = [demonstration(rng) for _ in range(DEMONSTRATIONS)]
+    shown = [demonstration(rng) for _ in range(wanted)]
     for steps in shown:
         agent.add_demonstrations(steps)
     agent.learn(10**9, callback=StopTrainingOnMaxEpisodes(EPISODES), log_interval=None)
     docked = [steps[-1][2] for steps in shown].count(100.0)
     returns = "\n".join(f"{value:g}" for value in env.get_episode_rewards())
-    file.write_text(f"# {docked} of {DEMONSTRATIONS} demonstrations dock; returns of episodes\n{returns}\n")
+    file_of(*job).write_text(f"# {docked} of {wanted} demonstrations dock; returns of episodes\n{returns}\n")
 
 
 def main() -> None:
@@ -67,14 +75,19 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
     workers = parser.parse_args().workers
     RESULTS.mkdir(parents=True, exist_ok=True)
+    jobs = [(seed, shown) for shown in (DEMONSTRATIONS, 0) for seed in range(SEEDS)]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for _ in pool.imap_unordered(run, range(SEEDS)):
+        for _ in pool.imap_unordered(run, jobs):
             pass
-    for seed in range(SEEDS):
-        returns = np.loadtxt(RESULTS / f"Table-v0-bdpi-seed{seed}.csv")
+    for seed, shown in jobs:
+        returns = np.loadtxt(file_of(seed, shown))
         docked = np.flatnonzero(returns == 100)
         first = f"first docked in episode {docked[0] + 1}" if len(docked) else "never docked"
-        print(f"seed {seed}: {first}, mean return of the last 20 episodes {returns[-20:].mean():.0f}")
+        of_all = f"docked in {len(docked)} of {len(returns)} episodes"
+        print(
+            f"{shown} demonstrations, seed {seed}: {first}, {of_all}, mean return of the last 20 episodes "
+            f"{returns[-20:].mean():.0f}"
+        )
 
 
 if __name__ == "__main__":
