@@ -169,6 +169,21 @@ def test_a_killed_process_is_replaced(tmp_path: Path, expected: dict[Any, Any]) 
     assert episodes_of(tmp_path, jobs) == expected
 
 
+def test_a_run_that_was_killed_while_its_last_files_were_put_in_place_is_completed(tmp_path: Path) -> None:
+    one = job(tmp_path)
+    execute(one)
+    agent, config = one.folder / "agent.zip", one.folder / "config.json"
+    saved, number = agent.read_bytes(), json.loads(config.read_text())["checkpoint"]
+    agent.rename(one.folder / f".next-{number}-agent.zip")
+    (one.folder / f".next-{number + 1}-replay.npz").write_bytes(b"half a file")
+    episodes = (one.folder / "monitor.csv").stat().st_mtime_ns
+    assert status_of(one) == "unfinished"
+    assert run_all([one])[0].done == [one]
+    assert agent.read_bytes() == saved
+    assert not list(one.folder.glob(".next-*"))
+    assert (one.folder / "monitor.csv").stat().st_mtime_ns == episodes
+
+
 def test_two_processes_never_write_the_same_run(tmp_path: Path) -> None:
     """Both would like to; one of them is told that it is busy, or finds it done."""
     one = job(tmp_path, episodes=40)

@@ -86,6 +86,10 @@ class RunFolder:
         """The files that only make sense together."""
         return (self.agent, self.replay, self.episode)
 
+    def is_settled(self, config: dict[str, Any]) -> bool:
+        """Whether all files of the last checkpoint are where they belong."""
+        return not any(staged(path, config.get("checkpoint", 0)).exists() for path in self.checkpoint)
+
     def settle(self, config: dict[str, Any]) -> None:
         """Finish a checkpoint whose configuration was written, forget one whose was not: after a crash while saving."""
         for path in self.checkpoint:

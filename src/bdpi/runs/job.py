@@ -81,8 +81,8 @@ def status_of(job: Job) -> str:
             f"{job.folder} holds a run with other settings ({different}): choose another --out, or remove it"
         )
     result = config.get("result") or {}
-    done = result.get("episodes", 0) >= (job.plan.episodes or 0)
-    return "finished" if done and config.get("status") != "failed" else "unfinished"
+    done = result.get("episodes", 0) >= (job.plan.episodes or 0) and config.get("status") != "failed"
+    return "finished" if done and folder.is_settled(config) else "unfinished"
 
 
 def _differences(wanted: Plan, found: Plan) -> str:
@@ -126,6 +126,11 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
     from bdpi.runs.train import prepare, prepare_resumption
 
     status = status_of(job)
+    if status == "unfinished":
+        folder = RunFolder(job.folder)
+        with folder.locked():  # by nobody else, who might be saving it
+            folder.settle(folder.read_config())
+        status = status_of(job)  # perhaps all that was missing
     if status == "finished":
         return JobResult("finished")
     config = RunFolder(job.folder).read_config() if status == "unfinished" else {}

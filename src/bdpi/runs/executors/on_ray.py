@@ -16,14 +16,18 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bdpi.runs.errors import RunError
-from bdpi.runs.job import Job, JobResult, execute, one_thread
+from bdpi.runs.executors.processes import ATTEMPTS
+from bdpi.runs.job import Job, JobResult, execute, forget_runs, one_thread
 
 _LOOK_AROUND = 0.5  # seconds
+_QUEUE = 50  # runs that wait at Ray, and let a cluster grow that can
+_AT_A_TIME = 20
 _ASK_EVERY = 1.0  # seconds between a worker's looks at the stop flag
 
 
@@ -55,29 +59,47 @@ class OnRay:
                 ray.init(address=self._address, **quiet, **here)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise RunError(f"no Ray cluster at {self._address}: {error}") from None
-        flag = ray.remote(num_cpus=0)(_Flag).remote()
+        try:
+            with _marker(jobs) as marker:
+                yield from self._run(jobs, marker, should_stop, started)
+        finally:
+            if own:
+                ray.shutdown()
+
+    def _run(
+        self, jobs: Sequence[Job], marker: Path, should_stop: Callable[[], bool], started: Callable[[Job], None]
+    ) -> Iterator[tuple[Job, JobResult] | None]:
+        ray: Any = self._ray
+        flag = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Flag).remote()
         task = ray.remote(num_cpus=1, max_retries=3, retry_exceptions=False)(_work)
+        waiting = [(job, 1) for job in reversed(jobs)]
+        pending: dict[Any, tuple[Job, int]] = {}
+        not_begun = {str(job.folder): job for job in jobs}
         stopping = False
-        with _marker(jobs) as marker:
-            pending = {task.remote(job, flag, marker): job for job in jobs}
-            try:
-                waiting = {str(job.folder): job for job in jobs}
-                while pending:
-                    if should_stop() and not stopping:
-                        stopping = True
-                        ray.get(flag.set.remote())
-                    for folder in ray.get(flag.begun.remote()):
-                        if folder in waiting:
-                            started(waiting.pop(folder))
-                    ready, _ = ray.wait(list(pending), timeout=_LOOK_AROUND)
-                    yield None
-                    for reference in ready:
-                        job = pending.pop(reference)
-                        waiting.pop(str(job.folder), None)  # it may have ended before anybody saw it begin
-                        yield job, self._result(reference, job)
-            finally:
-                if own:
-                    ray.shutdown()
+        while waiting or pending:
+            stopping = stopping or should_stop()
+            if stopping:
+                waiting.clear()
+                ray.get(flag.set.remote())  # every time: it may have been started again
+            # Ray looks at all that it was given, again and again, so it is given what its cores will do next.
+            queue = _QUEUE + 2 * int(ray.cluster_resources().get("CPU", 0))
+            while waiting and len(pending) < queue:
+                job, attempt = waiting.pop()
+                pending[task.remote(job, flag, marker)] = job, attempt
+            for folder in ray.get(flag.begun.remote()):
+                if folder in not_begun:
+                    started(not_begun.pop(folder))
+            # Several at a time: those that are over in no time would keep this process busier than the workers.
+            ready, _ = ray.wait(list(pending), num_returns=min(len(pending), _AT_A_TIME), timeout=_LOOK_AROUND)
+            yield None
+            for reference in ready:
+                job, attempt = pending.pop(reference)
+                result = self._result(reference, job)
+                not_begun.pop(str(job.folder), None)  # it may have ended before anybody saw it begin
+                if result.status == "busy" and attempt < ATTEMPTS and not stopping:
+                    waiting.insert(0, (job, attempt + 1))  # all others come first
+                else:
+                    yield job, result
 
     def _result(self, reference: Any, job: Job) -> JobResult:
         ray: Any = self._ray
@@ -105,11 +127,15 @@ class _Flag:
     def is_set(self) -> bool:
         return self._stop
 
-    def begin(self, folder: str) -> None:
+    def begin(self, folder: str) -> bool:
+        """Returns whether it should rather not."""
         self._begun.append(folder)
+        return self._stop
 
     def begun(self) -> list[str]:
-        return self._begun
+        """Since the last time."""
+        begun, self._begun = self._begun, []
+        return begun
 
 
 @contextlib.contextmanager
@@ -125,22 +151,28 @@ def _marker(jobs: Sequence[Job]) -> Iterator[Path]:
         marker.unlink(missing_ok=True)
 
 
-def _work(job: Job, flag: Any, marker: Path) -> tuple[JobResult, bytes]:
-    """In a worker: the result, and the files of the run if the driver could not see them otherwise."""
+def _ask(method: Any, *arguments: Any) -> bool:
+    """In a thread: while a task waits for an answer, Ray would give its core to another one, in a new process."""
     import ray
 
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(lambda: ray.get(method.remote(*arguments))).result()
+
+
+def _work(job: Job, flag: Any, marker: Path) -> tuple[JobResult, bytes]:
+    """In a worker: the result, and the files of the run if the driver could not see them otherwise."""
     one_thread()
-    ray.get(flag.begin.remote(str(job.folder)))
+    if _ask(flag.begin, str(job.folder)):
+        return JobResult("interrupted"), b""
     asked, stop = time.monotonic(), False
 
     def should_stop() -> bool:
         nonlocal asked, stop
         if not stop and time.monotonic() > asked + _ASK_EVERY:
-            asked, stop = time.monotonic(), ray.get(flag.is_set.remote())
+            asked, stop = time.monotonic(), _ask(flag.is_set)
         return stop
 
-    if ray.get(flag.is_set.remote()):
-        return JobResult("interrupted"), b""
+    forget_runs()
     if marker.exists():
         return execute(job, should_stop), b""
     with tempfile.TemporaryDirectory() as folder:
