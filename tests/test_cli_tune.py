@@ -93,7 +93,7 @@ def test_ctrl_c_keeps_the_search_and_the_same_command_goes_on(tmp_path: Path) ->
 
 def test_a_search_that_takes_long_shows_progress_and_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bdpi.commands.ticker.SECONDS", 0.2)
-    result = bdpi_command("tune", "odd_worlds:Endless-v0", "--trials", "2", "--minutes", "0.03", *QUICK)
+    result = bdpi_command("tune", "odd_worlds:Endless-v0", "--trials", "2", "--minutes", "0.1", *QUICK)
     assert result.exit_code == 0, result.output
     assert "0 of 200 episodes" in result.stderr
     assert "Stopped after 0 of 2 trials" in result.stdout

@@ -1,1 +1,1 @@
-"""Commands of ``bdpi`` that are groups of their own."""
+"""The commands of ``bdpi``, one file each; ``bdpi.cli`` makes one program of them."""

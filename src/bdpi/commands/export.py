@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from bdpi.commands.console import say
 
 if TYPE_CHECKING:
     from bdpi.agents import EnsembleAlgorithm
@@ -70,16 +71,16 @@ def export(
     from bdpi.runs.play import close, open_agent
     from bdpi.runs.video import no_window
 
-    with warnings_as_notes(_say), no_window():
+    with warnings_as_notes(say), no_window():
         agent = _load(file) if folder is None else open_agent(folder)
         try:
             said = _write(agent, out, chosen)
         finally:
             if agent.env is not None:
                 close(agent)
-    _say(f"Wrote {out} ({out.stat().st_size} bytes){said}")
+    say(f"Wrote {out} ({out.stat().st_size} bytes){said}")
     if folder is not None and folder.read_config().get("action_bits") is not None:
-        _say(
+        say(
             "Its actions are the single decisions, 0 down and 1 up, of Binary Action Search, and its observations are "
             "those of bdpi.envs.wrappers.BinaryActionSearch"
         )
@@ -137,9 +138,3 @@ def _write(agent: EnsembleAlgorithm, out: Path, chosen: FormatName) -> str:
 
 def _ending(chosen: FormatName) -> str:
     return next(ending for ending, name in _ENDINGS.items() if name is chosen)
-
-
-def _say(text: str) -> None:
-    """Print, unless nobody reads any more."""
-    with contextlib.suppress(OSError):
-        print(text, flush=True)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdpi.commands.console import say
+
 if TYPE_CHECKING:
     from bdpi.agents.journal_info import JournalInfo
     from bdpi.commands.ticker import Ticker
@@ -49,7 +51,7 @@ def _journal(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         help_text = context.get_help()  # with rich, this has printed it
         if help_text:
-            _say(help_text)
+            say(help_text)
 
 
 def info(
@@ -71,7 +73,7 @@ def info(
 
         found = examine(file, progress)
     if as_json:
-        _say(json.dumps({"path": str(file), **found.as_dict()}, indent=2))
+        say(json.dumps({"path": str(file), **found.as_dict()}, indent=2))
     else:
         _show(found)
     if found.problem is not None:
@@ -100,9 +102,9 @@ def _show(found: JournalInfo) -> None:
     ]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
-        _say(f"{name:<{width}}  {value}")
+        say(f"{name:<{width}}  {value}")
     if found.gaps:
-        _say(
+        say(
             f"{found.gaps} transitions do not begin where the one before ended: of a robot that was stopped; or, if an "
             "earlier version wrote this, of several environments at once, whose episodes and returns are mixed up here"
         )
@@ -144,7 +146,7 @@ def export(
             raise RunError(f"{out} is the journal itself: choose another name")
         with Journal(file, read_only=True) as journal:
             n = (export_npz if is_npz else export_parquet)(journal, out, progress)
-    _say(f"{n} transitions: {out}")
+    say(f"{n} transitions: {out}")
 
 
 def import_(
@@ -171,7 +173,7 @@ def import_(
         n = (import_npz if is_npz else import_parquet)(source, file, progress)
         with Journal(file) as journal:
             held = len(journal)
-    _say(f"{n} transitions added to {file}, which has {held} now")
+    say(f"{n} transitions added to {file}, which has {held} now")
 
 
 def _ending(path: Path) -> str:
@@ -204,9 +206,3 @@ def _ticking() -> Iterator[Ticker]:
         yield ticker
     finally:
         ticker.end()
-
-
-def _say(text: str = "") -> None:
-    """Print, unless nobody reads any more."""
-    with contextlib.suppress(OSError):
-        print(text, flush=True)

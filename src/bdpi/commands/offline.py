@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import typer
 
-_FAILED = 1
+from bdpi.commands.console import FAILED, say
 
 
 def train_offline(
@@ -48,31 +47,25 @@ def train_offline(
     stop = Stop()
     reading = Ticker("transitions")
     try:
-        session = prepare_offline(plan, out, note=_say, tick=reading, command=["bdpi", *sys.argv[1:]])
+        session = prepare_offline(plan, out, note=say, tick=reading, command=["bdpi", *sys.argv[1:]])
     finally:
         reading.end()
     config = session.config
-    _say(f"{name} learns from {config['transitions']} transitions of {journal}, {config['epochs']} epochs")
+    say(f"{name} learns from {config['transitions']} transitions of {journal}, {config['epochs']} epochs")
     learning = Ticker("epochs")
     with stop.on_signals():
-        outcome = session.run(learning, stop.requested, _say)
+        outcome = session.run(learning, stop.requested, say)
     learning.end()
     result = outcome.result
-    _say(f"{outcome.status.capitalize()}: {result.epochs} epochs in {duration(result.seconds)}")
+    say(f"{outcome.status.capitalize()}: {result.epochs} epochs in {duration(result.seconds)}")
     if result.mean_return is not None:
-        _say(f"Mean return of {len(result.test_returns)} test episodes: {number(result.mean_return)}")
+        say(f"Mean return of {len(result.test_returns)} test episodes: {number(result.mean_return)}")
     if outcome.folder.agent.exists():
-        _say(f"  agent  {outcome.folder.agent}")
+        say(f"  agent  {outcome.folder.agent}")
         if config["environment"] is not None:
-            _say(f"Watch it:  bdpi play {shlex.quote(str(outcome.folder.path))}")
+            say(f"Watch it:  bdpi play {shlex.quote(str(outcome.folder.path))}")
     if outcome.error is not None:
         print(f"bdpi: {outcome.error}", file=sys.stderr, flush=True)
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(FAILED)
     if outcome.status == "interrupted":
         raise typer.Exit(stop.exit_status)
-
-
-def _say(text: str) -> None:
-    """Print, unless nobody reads any more."""
-    with contextlib.suppress(OSError):
-        print(text, flush=True)

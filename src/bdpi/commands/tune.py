@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bdpi.commands.console import FAILED, say
+
 if TYPE_CHECKING:
     from bdpi.runs.tuning import Trial, Tuner, Tuning
 
-_FAILED = 1
 _MOST_SHOWN = 10
 
 
@@ -86,11 +87,11 @@ def tune(
 
     def ended(trial: Trial, goal: int) -> None:
         ticker.end()  # its line is still open on a terminal
-        _say(_line(trial, goal, tuner.fixed))
+        say(_line(trial, goal, tuner.fixed))
 
-    with warnings_as_notes(_say):
+    with warnings_as_notes(say):
         tuner = Tuner(TuningPlan(environment, agent, episodes, seeds, seed, tuple(settings or ())), out)
-        _say(f"{agent} on {tuner.plan.environment}: {', '.join(tuner.choices.values)}")
+        say(f"{agent} on {tuner.plan.environment}: {', '.join(tuner.choices.values)}")
         with stop.on_signals():
             try:
                 found = tuner.run(trials, should_stop, ended, ticker)
@@ -98,11 +99,11 @@ def tune(
                 ticker.end()
     _report(tuner, found)
     if len(found.trials) < found.goal:
-        _say(f"Stopped after {len(found.trials)} of {found.goal} trials. Go on: the same command again.")
+        say(f"Stopped after {len(found.trials)} of {found.goal} trials. Go on: the same command again.")
         raise typer.Exit(stop.exit_status if stop.requested() else 0)
     if not found.best:
         print("bdpi: no trial has finished, so there is no best one", file=sys.stderr, flush=True)
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(FAILED)
 
 
 def _line(trial: Trial, goal: int, fixed: Mapping[str, Any]) -> str:
@@ -130,8 +131,8 @@ def _report(tuner: Tuner, found: Tuning) -> None:
 
     counts = {status: sum(t.status == status for t in found.trials) for status in ("finished", "pruned", "failed")}
     said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    _say()
-    _say(f"{len(found.trials)} trials in {tuner.out / 'tune.sqlite'}{f': {said}' if said else ''}")
+    say()
+    say(f"{len(found.trials)} trials in {tuner.out / 'tune.sqlite'}{f': {said}' if said else ''}")
     best = found.best[:_MOST_SHOWN]
     if not best:
         return
@@ -146,10 +147,4 @@ def _report(tuner: Tuner, found: Tuning) -> None:
     console = Console(width=None if sys.stdout.isatty() else 300, markup=False, highlight=False)
     with contextlib.suppress(OSError):
         console.print(table)
-    _say(f"The best:  {shlex.join(tuner.command(best[0]))}")
-
-
-def _say(text: str = "") -> None:
-    """Print, unless nobody reads any more."""
-    with contextlib.suppress(OSError):
-        print(text, flush=True)
+    say(f"The best:  {shlex.join(tuner.command(best[0]))}")

@@ -1,0 +1,132 @@
+"""``bdpi study``: many runs from one command."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bdpi.commands.console import FAILED, program, say
+
+
+class _ExecutorName(str, Enum):
+    local = "local"
+    processes = "processes"
+    ray = "ray"
+    population = "population"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bdpi``."""
+    app.command()(study)
+
+
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="STUDY", help="A name (bdpi study list), or a .yaml or .py file.", show_default=False),
+    ],
+    environment: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="ENV", help="Only on this environment; may be repeated.", show_default=False),
+    ] = None,
+    row: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROW", help="Only this row of the figure; may be repeated.", show_default=False),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SERIES", help="Only this series; may be repeated.", show_default=False),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(metavar="N", min=1, help="So many runs of each series.")] = None,
+    configs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="So many, where each run has another configuration.")
+    ] = None,
+    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many episodes.")] = None,
+    executor: Annotated[
+        _ExecutorName,
+        typer.Option(help="Here, one run after the other; in processes; on a Ray cluster; together on a GPU."),
+    ] = _ExecutorName.processes,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Runs at a time.", show_default="all cores")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Of a running Ray cluster.", show_default="a new one here")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(metavar="M", min=0, help="Stop, resumable, after so long.")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs are kept, in a folder per study.")] = Path(
+        "runs"
+    ),
+) -> None:
+    """Run a whole comparison: many seeds of many agents, on as many cores or machines as there are.
+
+    Finished runs are never repeated, so the same command goes on where it was stopped, and a larger one (more seeds,
+    more episodes) adds what is missing. A run that fails does not stop the others.
+
+    [bold]Examples[/bold]
+
+    $ bdpi study list
+
+    $ bdpi study figure2 --env frozenlake --row algorithms --seeds 4
+
+    $ bdpi study figure2 --only BDPI --only PPO --episodes 200 --minutes 30
+
+    $ bdpi study robustness --configs 50 --episodes 200 --env CartPole-v1
+
+    $ bdpi study my_study.yaml --executor ray --ray-address auto
+
+    $ bdpi report runs/figure2
+    """
+    from bdpi.studies import load_study, study_names
+
+    if name == "list":
+        for known, title in study_names().items():
+            whole = load_study(known)
+            rows = ", ".join(dict.fromkeys(series.row for series in whole.series))
+            say(f"{known:<16} {title} (rows: {rows}; environments: {', '.join(whole.short_names)})")
+        return
+
+    import time
+
+    from rich.console import Console
+
+    from bdpi.runs.campaign import LiveTally, PlainTally, run_campaign
+    from bdpi.runs.executors import make_executor
+    from bdpi.runs.job import check_plans
+    from bdpi.runs.signals import Stop
+    from bdpi.runs.store import write_index
+
+    part = load_study(name).smaller(
+        environments=tuple(environment or ()),
+        rows=tuple(row or ()),
+        only=tuple(only or ()),
+        seeds=seeds,
+        configs=configs,
+        episodes=episodes,
+    )
+    root = out.absolute()
+    jobs = part.jobs(root)
+    check_plans([job.plan for job in jobs])
+    write_index(root / part.name, part.title, part.folders(root))
+    stop = Stop()
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def should_stop() -> bool:
+        return stop.requested() or (deadline is not None and time.monotonic() > deadline)
+
+    console = Console()
+    live = sys.stdout.isatty() and not console.is_dumb_terminal
+    with stop.on_signals(), LiveTally(console) if live else PlainTally(sys.stdout) as view:
+        chosen = make_executor(executor.value, workers, ray_address)
+        tally = run_campaign(jobs, chosen, should_stop, view.show, view.say)
+    say(tally.line())
+    folder = shlex.quote(str(out / part.name))
+    if len(tally.done) == len(jobs):
+        say(f"Draw it:   {program()} report {folder}")
+        return
+    say(f"Go on:     the same command again. So far: {program()} report {folder}")
+    raise typer.Exit(FAILED if tally.failed else stop.exit_status if stop.requested() else 0)

@@ -1,0 +1,239 @@
+"""``bdpi train``: one run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdpi.commands.console import FAILED, complain, program, say
+
+if TYPE_CHECKING:
+    from bdpi.runs.progress import Observer
+    from bdpi.runs.signals import Stop
+    from bdpi.runs.train import Outcome
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``bdpi``."""
+    app.command()(train)
+
+
+def train(
+    environment: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ENV_ID",
+            help="A Gymnasium id: CartPole-v1, Table-v0, or my_module:MyEnv-v0. bdpi envs lists some.",
+            show_default=False,
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Which algorithm: bdpi, abcdqn, actor-mimic, bootstrapped-dqn, tabular-bdpi; or one to compare with: "
+            "ppo, a2c, dqn, sac, td3, acktr, prioritized-dueling-dqn (these cannot be resumed).",
+            show_default="bdpi",
+        ),
+    ] = None,
+    episodes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Train for exactly so many episodes.", show_default="300")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Train for exactly so many steps instead.")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="S", min=0, max=2**32 - 1, help="The same seed gives the same run.", show_default="0"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change a hyper-parameter; may be repeated. A wrong name lists all of them.",
+            show_default=False,
+        ),
+    ] = None,
+    off_policy_noise: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            min=0.0,
+            max=1.0,
+            help="Replace each training action by a random one with this probability (the paper: 0.2, Table 0.05), and "
+            "play a test episode without noise, that is not learned from, after each training episode.",
+            show_default=False,
+        ),
+    ] = None,
+    action_bits: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=24,
+            help="Continuous actions: how many binary decisions find each number of an action.",
+            show_default="6",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The run folder; the default is runs/ENV_ID/AGENT-seedS-TIME."),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, instead of a new one.")
+    ] = None,
+    offline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="JOURNAL",
+            help="Learn from a robot's journal, without any step; with ENV_ID, the agent is tried there afterwards.",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="With --offline: learn so often.", show_default="as many as there are transitions"
+        ),
+    ] = None,
+) -> None:
+    """Train an agent and keep everything about the run in one folder.
+
+    The folder holds config.json, monitor.csv (one line an episode, as Stable-Baselines3 writes it), agent.zip,
+    replay.npz, episode.json (where the current episode stands), curve.png, and policy.gif where the environment can
+    draw itself. With --off-policy-noise, test.csv holds the test episodes, and the curve and the printed returns are
+    theirs.
+
+    Ctrl-C stops after the current step and saves everything; --resume goes on, in simulations exactly where it was.
+
+    [bold]Examples[/bold]
+
+    $ bdpi train FrozenLake8x8-v1
+
+    $ bdpi train LunarLander-v3 --episodes 200 --seed 3
+
+    $ bdpi train CartPole-v1 --steps 20000 --set n_critics=8 --set net_arch=[64,64] --set activation_fn=relu
+
+    $ bdpi train FrozenLake8x8-v1 --agent abcdqn --off-policy-noise 0.2
+
+    $ bdpi train Pendulum-v1 --episodes 100
+
+    $ bdpi train my_robot:Docking-v0 --out runs/docking
+
+    $ bdpi train --resume runs/docking --episodes 500
+
+    $ bdpi train --offline robot.sqlite --epochs 2000 --out runs/from-journal
+    """
+    from bdpi.runs.errors import RunError
+
+    if offline is not None:
+        from bdpi.commands.offline import train_offline
+
+        others = {"episodes": episodes, "steps": steps, "resume": resume, "off_policy_noise": off_policy_noise}
+        train_offline(offline, environment, agent, seed, epochs, settings or (), action_bits, out, **others)
+        return
+    if epochs is not None:
+        raise RunError("--epochs is for --offline JOURNAL: give --episodes or --steps instead")
+    if episodes is not None and steps is not None:
+        raise RunError("--episodes and --steps exclude each other: give one of them")
+    if resume is not None:
+        fixed = {
+            "ENV_ID": environment,
+            "--agent": agent,
+            "--seed": seed,
+            "--set": settings,
+            "--off-policy-noise": off_policy_noise,
+            "--action-bits": action_bits,
+            "--out": out,
+        }
+        given = [name for name, value in fixed.items() if value not in (None, [])]
+        if given:
+            raise RunError(
+                f"--resume goes on with what the run was started with: leave {' and '.join(given)} out "
+                "(only --episodes or --steps may change)"
+            )
+    elif environment is None:
+        raise RunError("which environment? For example: bdpi train CartPole-v1 (bdpi train --help tells more)")
+
+    from bdpi.runs.build import agent_class
+    from bdpi.runs.plan import DEFAULT_EPISODES, Plan
+    from bdpi.runs.settings import parse_settings
+    from bdpi.runs.signals import Stop
+    from bdpi.runs.train import prepare, prepare_resumption
+
+    stop = Stop()
+    view = _view(stop)
+    command = ["bdpi", *sys.argv[1:]]
+    if resume is not None:
+        session = prepare_resumption(resume, episodes=episodes, steps=steps, note=view.note, command=command)
+    else:
+        assert environment is not None
+        agent = agent or "bdpi"
+        hyperparameters, policy_kwargs = parse_settings(settings or (), agent_class(agent))
+        if episodes is None and steps is None:
+            episodes = DEFAULT_EPISODES
+        plan = Plan(
+            environment,
+            agent,
+            seed or 0,
+            episodes,
+            steps,
+            hyperparameters,
+            policy_kwargs,
+            off_policy_noise=off_policy_noise,
+            action_bits=action_bits,
+        )
+        session = prepare(plan, out, note=view.note, command=command)
+    with stop.on_signals():
+        outcome = session.run(view, stop.requested)
+    _report(outcome)
+    if outcome.status == "failed":
+        raise typer.Exit(FAILED)
+    if outcome.status == "interrupted":
+        raise typer.Exit(stop.exit_status)
+
+
+def _view(stop: Stop) -> Observer:
+    """The live view, or plain lines where the output goes to a file, a pipe, or a terminal that cannot move about."""
+    from rich.console import Console
+
+    from bdpi.runs.live import PlainView, TerminalView
+
+    console = Console()
+    if sys.stdout.isatty() and not console.is_dumb_terminal:
+        return TerminalView(console, stop.requested)
+    return PlainView(sys.stdout, stop.requested)
+
+
+def _report(outcome: Outcome) -> None:
+    """Say how it went, where everything is, and what can be done next."""
+    from bdpi.runs.text import duration, number
+
+    folder, summary = outcome.folder, outcome.summary
+    run = shlex.quote(str(folder.path))
+    per_step = "" if summary.ms_per_step is None else f" ({summary.ms_per_step:.3g} ms per step)"
+    say()
+    say(
+        f"{outcome.status.capitalize()}: {summary.episodes} episodes, {summary.steps} steps "
+        f"in {duration(summary.seconds)}{per_step}"
+    )
+    if summary.mean_return is not None:
+        kind = "test episodes" if summary.test_episodes else "episodes"
+        say(
+            f"Mean return of the last {summary.last_episodes} {kind}: {number(summary.mean_return)}   "
+            f"best moving average: {number(summary.best_average)}"
+        )
+    for name, path in (("curve", folder.curve), ("film", folder.film), ("agent", folder.agent)):
+        if path.exists():
+            say(f"  {name:<6} {path}")
+    if outcome.status == "finished":
+        say(f"Watch it:  {program()} play {run}")
+    else:
+        say(f"Go on:     {program()} train --resume {run}")
+    if outcome.error is not None:
+        details = f" (all before it is saved; details: {folder.error})" if folder.error.exists() else ""
+        complain(f"{outcome.error}{details}")
