@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -23,7 +24,7 @@ from bdpi.agents.plain import decode, encode
 from bdpi.agents.policies import MlpPolicy
 
 SMALL: dict[str, Any] = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 2, "seed": 0}
-FUZZ = 2000
+FUZZ = int(os.environ.get("BDPI_FUZZ", "2000"))
 AGENTS = [BDPI, ActorMimic, ABCDQN, BootstrappedDQN, TabularBDPI]
 
 

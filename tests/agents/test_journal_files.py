@@ -175,6 +175,7 @@ def altered(file: Path, to: Path, **arrays: Any) -> Path:
         ("observations", lambda a: np.where(np.arange(12)[:, None] == 4, np.nan, a), "of transition 5 is nan, not fin"),
         ("next_observations", lambda a: a[:, :1], r"next_observations has shape \(12, 1\), where \(12, 2\) belongs"),
         ("rewards", lambda a: np.where(np.arange(12) == 11, np.inf, a), "rewards of transition 12 is inf, not finite"),
+        ("rewards", lambda a: a * 0 + 1e300, r"rewards of transition 1 is 1e\+300, not finite in single precision"),
         ("rewards", lambda a: a[:11], r"rewards has shape \(11,\), where \(12,\) belongs"),
         ("rewards", lambda a: a.astype(str), "rewards is <U.*, where float64 belongs"),
         ("rewards", lambda a: a.astype(object), "cannot be imported"),

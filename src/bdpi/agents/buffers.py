@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import zipfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bdpi.agents.files import replace_file
+from bdpi.agents.files import UNREADABLE, replace_file
 from bdpi.agents.journal import Step
 from bdpi.agents.spaces import shift_to_zero
 from bdpi.learner import Transitions
@@ -193,7 +192,7 @@ class _Transitions(_Base):
         try:
             with np.load(path, allow_pickle=False) as file:
                 loaded = {name: file[name] for name in file.files}
-        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+        except UNREADABLE as error:
             if isinstance(error, FileNotFoundError):
                 raise
             raise ValueError(f"{path} is not a replay memory, or it is damaged: {error}") from error

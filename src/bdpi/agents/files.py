@@ -10,7 +10,9 @@ import io
 import json
 import os
 import pathlib
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,24 @@ from bdpi.agents.plain import Arrays
 FORMAT, VERSION = "bdpi agent", 1
 _DOCUMENT, _ARRAYS = "agent.json", "arrays.safetensors"
 _LARGEST_DOCUMENT = 64 << 20  # bytes
+
+#: What comes out of NumPy's archives, and of Parquet, when they are damaged, or something else.
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    tokenize.TokenError,  # headers of arrays are Python
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    SyntaxError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,  # encrypted
+    OverflowError,
+    MemoryError,
+    OSError,
+)
 
 File = str | os.PathLike[str] | io.BufferedIOBase
 

@@ -20,9 +20,11 @@ from bdpi.agents.checks import check_finite, check_in_space
 from bdpi.agents.descriptions import describe, difference
 from bdpi.agents.journal_database import JournalDatabase, JournalError
 
-__all__ = ["Journal", "JournalError", "Step"]
+__all__ = ["LARGEST_REWARD", "Journal", "JournalError", "Step"]
 
 _CHUNK = 1000  # rows
+#: Rewards are learned from in single precision.
+LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,8 @@ class Journal:
             None if step.next_mask is None else np.asarray(step.next_mask, bool).tobytes(),
             int(step.environment),
         )
-        if not np.isfinite(row[2]):
-            raise ValueError(f"the reward must be finite, got {step.reward!r}")
+        if not abs(row[2]) <= LARGEST_REWARD:
+            raise ValueError(f"the reward must be finite, also in single precision, got {step.reward!r}")
         with self._file.explained("written"):
             self._last = self._file.insert(row)
         if self._last != self._before + self._file.changes:
@@ -204,7 +206,7 @@ class Journal:
             and isinstance(action, int)
             and space.start <= action < space.start + space.n
             and isinstance(reward, float)
-            and np.isfinite(reward)
+            and abs(reward) <= LARGEST_REWARD
             and (discount is None or (isinstance(discount, float) and 0 <= discount <= 1))
             and all(flag in (0, 1) for flag in (terminated, truncated))
             and all(m is None or (isinstance(m, bytes) and len(m) == space.n) for m in (mask, next_mask))

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from bdpi.agents.descriptions import describe, space_of
-from bdpi.agents.journal import Journal, JournalError, Step
+from bdpi.agents.journal import LARGEST_REWARD, Journal, JournalError, Step
 from bdpi.learner.interface import BoolArray
 
 FORMAT, VERSION = "bdpi journal", 2
@@ -191,6 +191,8 @@ class Columns:
                 wrong, wanted = (values < first) | (values >= first + n), f"not an action ({first}..{first + n - 1})"
             elif name == "discounts":
                 wrong, wanted = ~(np.isnan(values) | ((values >= 0) & (values <= 1))), "not from 0 to 1"
+            elif name == "rewards":
+                wrong, wanted = ~(np.abs(values) <= LARGEST_REWARD), "not finite in single precision"
             elif name == "environments":
                 wrong, wanted = values < 0, "not a number from 0 on"
             elif column.dtype.kind == "f":

@@ -99,6 +99,12 @@ class JournalDatabase:
         strange = {name: kind for name, kind in tables.items() if kind not in ("table", "index")}
         if strange or not {"about", "transitions"} <= tables.keys():
             raise JournalError(f"{self.path} is damaged: it has {', '.join(map(str, tables)) or 'nothing'} in it")
+        last = [] if version == WITHOUT_ENVIRONMENT else ["environment"]
+        for table, columns in (("about", ["name", "value"]), ("transitions", ["id", *_COLUMNS.split(", "), *last])):
+            found = self.run(f"PRAGMA table_xinfo({table})")
+            # The last number says that a column is computed when it is read, which could take all the memory there is.
+            if [column[1] for column in found] != columns or any(column[6] for column in found):
+                raise JournalError(f"{self.path} is damaged: its table {table} has other columns than a journal's")
 
     def upgrade(self) -> None:
         """Bring the tables of an earlier version up to date."""

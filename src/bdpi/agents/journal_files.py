@@ -12,7 +12,6 @@ import contextlib
 import os
 import sqlite3
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.agents.files import replace_file
+from bdpi.agents.files import UNREADABLE, replace_file
 from bdpi.agents.journal import Journal, JournalError
 from bdpi.agents.journal_columns import MASKS, Chunk, Columns
 
@@ -29,22 +28,6 @@ Progress = Callable[[int, int], object]
 
 _SPACES = "spaces"
 _LARGEST_JSON = 64 << 20  # bytes
-#: What comes out of a file that is damaged, or something else.
-_UNREADABLE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    SyntaxError,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,  # encrypted
-    OverflowError,
-    MemoryError,
-    OSError,
-)
 
 
 def _silent(done: int, total: int) -> None:
@@ -366,6 +349,6 @@ def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except (JournalError, FileNotFoundError, PermissionError, IsADirectoryError):
         raise
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = str(error) or type(error).__name__
         raise JournalError(f"{path} cannot be imported: {reason}. Is it damaged, or another kind of file?") from error
