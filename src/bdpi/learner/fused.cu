@@ -62,18 +62,13 @@ DEVICE float quick_root(float x) {
 }
 // The bits of a number that tensor cores use: it is cut, not rounded.
 DEVICE float leading_bits(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
-// c += a b, which are 16x8, 16x8 and 8x8, or 16x8, 16x4 and 4x8. A warp's lanes hold them as PTX says for m16n8k8, m16n8k4.
+// c += a b, which are 16x8, 16x8 and 8x8. A warp's lanes hold them as PTX says for m16n8k8.
 DEVICE void multiply(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
           "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
-}
-DEVICE void multiply(float (&c)[4], const float (&a)[2], float b) {
-    asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(b)));
 }
 template <typename T> DEVICE T &shared() {
     extern __shared__ float4 memory[];

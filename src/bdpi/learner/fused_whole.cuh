@@ -18,10 +18,20 @@ constexpr int MOST_TILES = STEPS + BLOCKS > 2 ? 2 : 4;  // that fit into registe
 constexpr int TILES = FAIR_TILES < MOST_TILES ? FAIR_TILES : MOST_TILES, CHUNK = TILES * TILE;  // of a warp at a time
 constexpr int CHUNKS = (FAIR_TILES + TILES - 1) / TILES;                      // of a warp
 constexpr int ALL_TILES = CHUNKS * ROW_WARPS * TILES;
+// Tensor cores take their time, so tiles are computed side by side: all of a chunk, or pairs where registers are few.
+constexpr int PAIR = TILES % 2 ? 1 : 2;
 static_assert(!ONE_HOT && GROUP == 1 && A <= 8 && U % 32 == 0 && WARPS % UNIT_WARPS == 0, "what this file is for");
 
 struct alignas(16) Four {
     float values[4];
+
+    DEVICE void get(float (&high)[2], float (&low)[2]) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            high[i] = values[i];
+            low[i] = values[2 + i];
+        }
+    }
 };
 
 struct alignas(16) Shared {
@@ -56,6 +66,12 @@ template <int COUNT> DEVICE void split(const float (&x)[COUNT], float (&high)[CO
     }
 }
 
+// As `multiply` wants a tile whose products are summed over its rows.
+DEVICE void split_by_rows(const float (&x)[4], float (&high)[4], float (&low)[4]) {
+    const float by_rows[4] = {x[0], x[2], x[1], x[3]};
+    split(by_rows, high, low);
+}
+
 DEVICE Four both_parts(float first, float second) {
     const float x[2] = {first, second};
     float high[2], low[2];
@@ -84,7 +100,7 @@ struct Inputs {
 struct Weights {
     float first_high[2][STEPS][4], first_low[2][STEPS][4], biases[2][2];
     float second[2][2][OUTPUTS];  // lanes have the outputs in different orders: see sum_over_units
-    float back_high[2][BLOCKS][2], back_low[2][BLOCKS][2];
+    float back[2][BLOCKS][4];     // leading bits, others
 
     DEVICE void read(const float (&values)[ALIGNED]) {
         // tanh z = 1 - 2 / (2^y + 1) where y = 2 log2(e) z
@@ -116,7 +132,9 @@ struct Weights {
                 float w[2];
 #pragma unroll
                 for (int j = 0; j < 2; j++) w[j] = a < A ? units[(I + 1 + a) * U + j * 8] : 0.0f;
-                split(w, back_high[m][block], back_low[m][block]);
+                const Four both = both_parts(w[0], w[1]);
+#pragma unroll
+                for (int j = 0; j < 4; j++) back[m][block][j] = both.values[j];
             }
         }
     }
@@ -128,61 +146,76 @@ DEVICE float activation(float z) {
 
 using Tile = float[2][4];
 
-DEVICE void compute_hidden(const Shared &s, const Weights &w, int tile, Tile &h) {
+DEVICE void compute_hidden(const Shared &s, const Weights &w, int tile, Tile (&h)[TILES]) {
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int t = 0; t < TILES; t++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) h[m][j] = w.biases[m][j / 2];
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) h[t][m][j] = w.biases[m][j / 2];
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
-        const Four x = s.inputs[tile][step][lane()];
-        const float high[2] = {x.values[0], x.values[1]}, low[2] = {x.values[2], x.values[3]};
+        float high[TILES][2], low[TILES][2];
 #pragma unroll
-        for (int m = 0; m < 2; m++) multiply(h[m], w.first_high[m][step], low);
+        for (int t = 0; t < TILES; t++) s.inputs[tile + t][step][lane()].get(high[t], low[t]);
 #pragma unroll
-        for (int m = 0; m < 2; m++) multiply(h[m], w.first_low[m][step], high);
+        for (int i = 0; i < 2 * TILES; i++) multiply(h[i / 2][i % 2], w.first_high[i % 2][step], low[i / 2]);
 #pragma unroll
-        for (int m = 0; m < 2; m++) multiply(h[m], w.first_high[m][step], high);
+        for (int i = 0; i < 2 * TILES; i++) multiply(h[i / 2][i % 2], w.first_low[i % 2][step], high[i / 2]);
+#pragma unroll
+        for (int i = 0; i < 2 * TILES; i++) multiply(h[i / 2][i % 2], w.first_high[i % 2][step], high[i / 2]);
     }
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int t = 0; t < TILES; t++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) h[m][j] = activation(h[m][j]);
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) h[t][m][j] = activation(h[t][m][j]);
 }
 
 // Sums over the 8 lanes that have the same rows: each of them gets that of one output. In place 0 a lane has the output
 // that it will get; what it has in another place, the lane that it gives it to has in place 0, or gives further.
-DEVICE void sum_over_units(float (&sums)[2][OUTPUTS]) {
+template <int COUNT> DEVICE void sum_over_units(float (&sums)[COUNT][OUTPUTS]) {
 #pragma unroll
     for (int width = OUTPUTS / 2; width; width /= 2)
 #pragma unroll
         for (int a = 0; a < width; a++)
 #pragma unroll
-            for (int r = 0; r < 2; r++) sums[r][a] += exchange(sums[r][a + width], width * 4);
+            for (int r = 0; r < COUNT; r++) sums[r][a] += exchange(sums[r][a + width], width * 4);
 }
 
-// What the units of this warp add to the outputs of a tile.
-DEVICE void add_outputs(const Weights &w, const Tile &h, float (&parts)[CHUNK][OUTPUTS], int first_row) {
-    float sums[2][OUTPUTS];
+// What the units of this warp add to the outputs of a chunk.
+DEVICE void add_outputs(const Weights &w, const Tile (&h)[TILES], float (&parts)[CHUNK][OUTPUTS]) {
+    const int output = major() % OUTPUTS, upper = major() / OUTPUTS;
+    float added[TILES][2];
 #pragma unroll
-    for (int r = 0; r < 2; r++)
+    for (int t = 0; t < TILES; t += PAIR) {
+        float sums[2 * PAIR][OUTPUTS];
 #pragma unroll
-        for (int a = 0; a < OUTPUTS; a++) {
-            sums[r][a] = 0.0f;
+        for (int r = 0; r < 2 * PAIR; r++)
 #pragma unroll
-            for (int m = 0; m < 2; m++)
+            for (int a = 0; a < OUTPUTS; a++) {
+                sums[r][a] = 0.0f;
 #pragma unroll
-                for (int j = 0; j < 2; j++) sums[r][a] += h[m][j * 2 + r] * w.second[m][j][a];
-        }
-    sum_over_units(sums);
-    const int row = first_row + 2 * minor(), output = major() % OUTPUTS;
-    if (OUTPUTS == 4) {
-        const bool upper = major() >= 4;
-        const float sum = (upper ? sums[1][0] : sums[0][0]) + exchange(upper ? sums[0][0] : sums[1][0], 16);
-        parts[row + upper][output] = sum;
-    } else {
-        parts[row][output] = sums[0][0];
-        parts[row + 1][output] = sums[1][0];
+                for (int m = 0; m < 2; m++)
+#pragma unroll
+                    for (int j = 0; j < 2; j++) sums[r][a] += h[t + r / 2][m][j * 2 + r % 2] * w.second[m][j][a];
+            }
+        sum_over_units(sums);
+#pragma unroll
+        for (int r = 0; r < 2 * PAIR; r++) added[t + r / 2][r % 2] = sums[r][0];
+        if (OUTPUTS == 8) continue;
+        // Two lanes have parts of the same sums, and each completes that of one row.
+#pragma unroll
+        for (int p = t; p < t + PAIR; p++)
+            added[p][0] = (upper ? added[p][1] : added[p][0]) + exchange(upper ? added[p][0] : added[p][1], 16);
+    }
+    // Loads would have to wait for earlier stores.
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        const int row = t * TILE + 2 * minor();
+        parts[row + upper][output] = added[t][0];
+        if (OUTPUTS == 8) parts[row + 1][output] = added[t][1];
     }
 }
 
@@ -200,12 +233,9 @@ DEVICE void evaluate(Shared &s, const Inputs &, int, int &, Outputs &y) {
     Weights w;
     w.read(s.network.values);
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
-#pragma unroll
-        for (int t = 0; t < TILES; t++) {
-            Tile h;
-            compute_hidden(s, w, first_tile(chunk) + t, h);
-            add_outputs(w, h, s.parts[chunk % 2][row_warp()][unit_warp()], t * TILE);
-        }
+        Tile h[TILES];
+        compute_hidden(s, w, first_tile(chunk), h);
+        add_outputs(w, h, s.parts[chunk % 2][row_warp()][unit_warp()]);
         meet_for_rows();
         if (chunk % UNIT_WARPS == unit_warp() && lane() < CHUNK) {
             float outputs[A];
@@ -244,48 +274,56 @@ struct Aims {
 struct Gradients {
     float first[2][STEPS][4] = {}, biases[2][2] = {}, second[2][BLOCKS][4] = {}, output_biases[A] = {};
 
-    // `d` are the gradients of the outputs, of the tile's rows.
-    DEVICE void add(const Shared &s, const Weights &w, int tile, const Tile &h, const float (*d)[2 * OUTPUTS + 4]) {
-        Tile dz = {};
+    // Of the rows of a pair of tiles; `d` are the gradients of their outputs.
+    DEVICE void add(const Shared &s, const Weights &w, int tile, const Tile *h, const float (*d)[2 * OUTPUTS + 4]) {
+        Tile dz[PAIR] = {};
 #pragma unroll
         for (int block = 0; block < BLOCKS; block++) {
-            const float high = d[major()][block * 4 + minor()], low = d[major()][OUTPUTS + block * 4 + minor()];
+            float high[PAIR][2], low[PAIR][2];
 #pragma unroll
-            for (int m = 0; m < 2; m++) multiply(dz[m], w.back_high[m][block], low);
+            for (int p = 0; p < PAIR; p++) {
+                const float *of_row = d[p * TILE + major()] + block * 4 + minor();
+                high[p][0] = high[p][1] = of_row[0];
+                low[p][0] = low[p][1] = of_row[OUTPUTS];
+            }
 #pragma unroll
-            for (int m = 0; m < 2; m++) multiply(dz[m], w.back_low[m][block], high);
+            for (int i = 0; i < 2 * PAIR; i++) multiply(dz[i / 2][i % 2], w.back[i % 2][block], low[i / 2]);
 #pragma unroll
-            for (int m = 0; m < 2; m++) multiply(dz[m], w.back_high[m][block], high);
+            for (int i = 0; i < 2 * PAIR; i++) multiply(dz[i / 2][i % 2], w.back[i % 2][block], high[i / 2]);
         }
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
+        for (int p = 0; p < PAIR; p++) {
+            float h_high[2][4], h_low[2][4], dz_high[2][4], dz_low[2][4];
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                dz[m][j] *= RELU ? float(h[m][j] > 0.0f) : 1.0f - h[m][j] * h[m][j];
-                biases[m][j / 2] += dz[m][j];
+            for (int m = 0; m < 2; m++) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    dz[p][m][j] *= RELU ? float(h[p][m][j] > 0.0f) : 1.0f - h[p][m][j] * h[p][m][j];
+                    biases[m][j / 2] += dz[p][m][j];
+                }
+                split_by_rows(h[p][m], h_high[m], h_low[m]);
+                split_by_rows(dz[p][m], dz_high[m], dz_low[m]);
             }
-            const float by_rows[4] = {dz[m][0], dz[m][2], dz[m][1], dz[m][3]};
-            float high[4], low[4];
-            split(by_rows, high, low);
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
-                const Four x = s.inputs_by_row[tile][step][lane()];
-                const float x_high[2] = {x.values[0], x.values[1]}, x_low[2] = {x.values[2], x.values[3]};
-                multiply(first[m][step], high, x_low);
-                multiply(first[m][step], low, x_high);
-                multiply(first[m][step], high, x_high);
-            }
-        }
+                float high[2], low[2];
+                s.inputs_by_row[tile + p][step][lane()].get(high, low);
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
-            const float by_rows[4] = {h[m][0], h[m][2], h[m][1], h[m][3]};
-            float high[4], low[4];
-            split(by_rows, high, low);
+                for (int m = 0; m < 2; m++) multiply(first[m][step], dz_high[m], low);
+#pragma unroll
+                for (int m = 0; m < 2; m++) multiply(first[m][step], dz_low[m], high);
+#pragma unroll
+                for (int m = 0; m < 2; m++) multiply(first[m][step], dz_high[m], high);
+            }
 #pragma unroll
             for (int block = 0; block < BLOCKS; block++) {
-                const float both[2] = {d[2 * minor()][block * 8 + major()], d[2 * minor() + 1][block * 8 + major()]};
-                multiply(second[m][block], low, both);
-                multiply(second[m][block], high, both);
+                // Columns are leading and other bits of one output after the other.
+                const float *of_row = d[p * TILE + 2 * minor()] + major() % 2 * OUTPUTS + block * 4 + major() / 2;
+                const float both[2] = {of_row[0], of_row[2 * OUTPUTS + 4]};
+#pragma unroll
+                for (int m = 0; m < 2; m++) multiply(second[m][block], h_low[m], both);
+#pragma unroll
+                for (int m = 0; m < 2; m++) multiply(second[m][block], h_high[m], both);
             }
         }
     }
@@ -299,18 +337,22 @@ struct Gradients {
 #pragma unroll
                 for (int step = 0; step < STEPS; step++)
                     if (step * 8 + column < I) gradients[(step * 8 + column) * U + unit] = first[m][step][j];
-                // The products with leading and other bits of the outputs' gradients are in different columns.
-                const float others = BLOCKS == 2 ? second[m][BLOCKS - 1][j] : exchange(second[m][0][j], 2);
-                if (column < A) gradients[(I + 1 + column) * U + unit] = unit < H ? second[m][0][j] + others : 0.0f;
             }
 #pragma unroll
         for (int m = 0; m < 2; m++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
+                const int unit = unit_warp() * 32 + m * 16 + major() + j * 8;
                 float sum = biases[m][j];
                 sum += exchange(sum, 1);
                 sum += exchange(sum, 2);
-                if (minor() == 0) gradients[I * U + unit_warp() * 32 + m * 16 + major() + j * 8] = sum;
+                if (minor() == 0) gradients[I * U + unit] = sum;
+#pragma unroll
+                for (int block = 0; block < BLOCKS; block++) {
+                    const int a = block * 4 + minor();
+                    const float *both = second[m][block] + 2 * j;
+                    if (a < A) gradients[(I + 1 + a) * U + unit] = unit < H ? both[0] + both[1] : 0.0f;
+                }
             }
         if (unit_warp() == 0)
 #pragma unroll
@@ -333,11 +375,8 @@ DEVICE void fit(Shared &s, const Inputs &, const Aims &aims, int, int &, int ste
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         const int tile = first_tile(chunk);
         Tile h[TILES];
-#pragma unroll
-        for (int t = 0; t < TILES; t++) {
-            compute_hidden(s, w, tile + t, h[t]);
-            add_outputs(w, h[t], s.parts[chunk % 2][row_warp()][unit_warp()], t * TILE);
-        }
+        compute_hidden(s, w, tile, h);
+        add_outputs(w, h, s.parts[chunk % 2][row_warp()][unit_warp()]);
         // Who is slow may still read the parts of this chunk during the next one, not during the one after that.
         meet_for_rows();
         if (lane() < CHUNK) {
@@ -355,7 +394,7 @@ DEVICE void fit(Shared &s, const Inputs &, const Aims &aims, int, int &, int ste
         }
         meet_warp();
 #pragma unroll
-        for (int t = 0; t < TILES; t++) sums.add(s, w, tile + t, h[t], d + t * TILE);
+        for (int t = 0; t < TILES; t += PAIR) sums.add(s, w, tile + t, h + t, d + t * TILE);
     }
     sums.write(s.gradients[row_warp()]);
     meet();

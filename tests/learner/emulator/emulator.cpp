@@ -106,22 +106,20 @@ float leading_bits(float x) {
     std::memcpy(&x, &bits, sizeof x);
     return x;
 }
-// c += a b. Lane l has rows l / 4 and l / 4 + 8 of `a` and `c`, and column l / 4 of `b`; columns l % 4 of `a` and rows
-// l % 4 of `b`, and those 4 further if DEPTH is 8; columns 2 (l % 4) and 2 (l % 4) + 1 of `c`.
-template <int DEPTH> void multiply_tiles(float (&c)[4], const float *a, const float *b) {
-    for (int i = 0; i < DEPTH / 2; i++) given[current][i] = leading_bits(a[i]);
-    for (int i = 0; i < DEPTH / 4; i++) given[current][4 + i] = leading_bits(b[i]);
+// c += a b. Lane l has rows l / 4 and l / 4 + 8 of `a` and `c`, and column l / 4 of `b`; columns l % 4 and l % 4 + 4 of
+// `a`, which are rows of `b`; columns 2 (l % 4) and 2 (l % 4) + 1 of `c`.
+void multiply(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
+    for (int i = 0; i < 4; i++) given[current][i] = leading_bits(a[i]);
+    for (int i = 0; i < 2; i++) given[current][4 + i] = leading_bits(b[i]);
     meet_warp();
     const int first = current / WARP * WARP, lane = current % WARP;
     for (int i = 0; i < 4; i++)
-        for (int k = 0; k < DEPTH; k++) {
+        for (int k = 0; k < 8; k++) {
             const float left = given[first + lane / 4 * 4 + k % 4][i / 2 + k / 4 * 2];
             c[i] += left * given[first + (lane % 4 * 2 + i % 2) * 4 + k % 4][4 + k / 4];
         }
     meet_warp();
 }
-void multiply(float (&c)[4], const float (&a)[4], const float (&b)[2]) { multiply_tiles<8>(c, a, b); }
-void multiply(float (&c)[4], const float (&a)[2], float b) { multiply_tiles<4>(c, a, &b); }
 float *of_program(float *mine, int rank) {
     const ptrdiff_t offset = reinterpret_cast<char *>(mine) - memories[current / PROGRAM].data();
     return reinterpret_cast<float *>(memories[rank].data() + offset);
