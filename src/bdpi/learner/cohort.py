@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bdpi.learner.fused import FusedLearner, FusedNetworks
+from bdpi.learner.fused import EpochTensors, FusedLearner, FusedNetworks
 from bdpi.learner.interface import (
     EpochMetrics,
     FloatArray,
@@ -31,12 +31,13 @@ from bdpi.learner.interface import (
     Observations,
     Transitions,
 )
-from bdpi.learner.memory import TensorTransitions
+from bdpi.learner.memory import NAMES, TensorTransitions
 from bdpi.learner.perceptron import Perceptron
+from bdpi.learner.staging import Staging
 from bdpi.learner.torch import AdamTensors, numbers_of
 
-_COLUMNS = ("observations", "actions", "rewards", "discounts", "next_observations", "masks", "next_masks")
 _PATIENCE = 0.005  # seconds that members wait for others
+_FEW = 16  # transitions that a member may have more than at its last epoch, for them to travel with the others'
 _LAUNCHING = threading.Lock()  # several cohorts may want to at the same time
 
 
@@ -53,10 +54,10 @@ class _Request:
     @property
     def program(self) -> tuple[Any, ...]:
         """Requests with the same one are computed together."""
-        hyper = replace(self.hyperparameters, learning_rate=0.0, actor_learning_rate=0.0, critic_step_size=0.0)
+        hyper = self.hyperparameters
         rule = hyper.actor_rule
         kind = None if rule is None or rule.native is None else (rule.native[0], rule.loss)
-        return self.batches.shape, replace(hyper, actor_rule=None), kind
+        return self.batches.shape, hyper.critic_iterations, hyper.fit_steps, kind
 
 
 class Cohort:
@@ -84,9 +85,12 @@ class Cohort:
         self._free = list(range(size))[::-1]
         self._members: set[Member] = set()
         self._requests: list[_Request] = []
+        self._desks: dict[tuple[int, ...], _Desk] = {}
         self._turn = threading.Condition()
         # Cohorts of one process do not wait for each other.
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        is_gpu = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if is_gpu else None  # type: ignore[no-untyped-call]
+        self._done = torch.cuda.Event(blocking=True) if is_gpu else None  # type: ignore[no-untyped-call]
 
     def join(self, member: Member) -> int:
         """Take a slot; returns its number."""
@@ -133,95 +137,144 @@ class Cohort:
     def _compute_all(self) -> None:
         requests, self._requests = self._requests, []
         try:
-            with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-                self._compute_requests(requests)
+            self._compute_requests(requests)
         except BaseException as error:  # the others must not wait for ever
             for request in requests:
                 request.error = error
         self._turn.notify_all()
 
     def _compute_requests(self, requests: list[_Request]) -> None:
-        self._remember(requests)
         by_program: dict[tuple[Any, ...], list[_Request]] = {}
         for request in requests:
             by_program.setdefault(request.program, []).append(request)
-        for group in by_program.values():
-            self._compute(group)
-        self.publish()
-
-    def publish(self) -> None:
-        """Let members act with what they have learned."""
-        if self._has_actor:
-            self.acting.copy_(self.actors.parameters)
-        else:
-            self.acting.copy_(self.critics.parameters)
-            self.acting_active.copy_(self.active)
+        with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream), torch.no_grad():
+            for group in by_program.values():
+                self._compute(group)
 
     def _compute(self, requests: list[_Request]) -> None:
+        """An epoch of members that one pair of kernels trains.
+
+        Each call of PyTorch lets other threads take over, which may keep the lock for a while. So they are few.
+        """
+        self._make_room(requests)
         assert self._memory is not None
-        slots, batches, order = self._upload(
-            np.array([request.member.slot for request in requests]),
-            np.stack([request.batches for request in requests]),
-            np.stack([request.critics for request in requests]),
-        )
-        rates = torch.as_tensor(np.stack([numbers_of(request.hyperparameters) for request in requests]))
-        actors = self.actors if requests[0].hyperparameters.actor_rule is not None else None
-        with _LAUNCHING, torch.no_grad():
-            metrics = self.networks.epoch(
-                self.critics,
-                self.active,
-                actors,
-                self._memory,
-                slots,
-                batches,
-                order,
-                rates.to(self.device),
-                requests[0].hyperparameters,
-            )
-        if self._stream is not None:
+        desk = self._desk(requests[0])
+        there = desk.there.arrays
+        for number, request in enumerate(requests):
+            there["members"][number] = request.member.slot
+            there["batches"][number] = request.batches
+            there["order"][number] = request.critics
+            there["rates"][number] = numbers_of(request.hyperparameters)
+        count = self._gather(requests, there)
+        has_actor = requests[0].hyperparameters.actor_rule is not None
+        with _LAUNCHING:
+            desk.there.send()
+            if count:
+                self.networks.remember(self._memory, desk.new, desk.there.tensors["places"], count)
+            everything = self.critics, self.active, self.actors if has_actor else None, self._memory
+            self.networks.epoch(*everything, len(requests), desk.tensors, requests[0].hyperparameters)
+            desk.back.receive()
+            self._publish()
+        if self._done is not None:
             # The thread sleeps until then: others need the core that it would otherwise keep busy.
-            done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            done.record(self._stream)
-            done.synchronize()
-        for request, values in zip(requests, metrics.cpu().tolist(), strict=True):
-            request.metrics = EpochMetrics(*values)
+            self._done.record()
+            self._done.synchronize()
+        metrics = desk.back.arrays["metrics"][: len(requests)].mean(axis=1).tolist()
+        for request, (critic_loss, actor_loss, mean_q) in zip(requests, metrics, strict=True):
+            request.metrics = EpochMetrics(critic_loss, actor_loss if has_actor else float("nan"), mean_q)
 
-    def _remember(self, requests: list[_Request]) -> None:
-        """Copy what is new in each member's replay memory to the device, all of it in one go."""
-        slots, rows, chosen = [], [], []
-        for request in requests:
-            ring = request.transitions.ring
-            if ring is None:
-                raise ValueError("members of a cohort learn from a replay memory, without VecNormalize")
-            member = request.member
-            if member.ring is None or member.ring.memory is not ring.memory:
-                start = max(0, ring.added - ring.capacity)
-            else:
-                start = max(member.ring.added, ring.added - ring.capacity)
-            new = np.arange(start, ring.added) % ring.capacity
-            member.ring = ring
-            slots.append(np.full(len(new), member.slot))
-            rows.append(new)
-            chosen.append((request.transitions, new))
-        first = requests[0].transitions
-        capacity = max(request.transitions.ring.capacity for request in requests if request.transitions.ring)
+    def _publish(self) -> None:
+        """Let members act with what they have learned."""
+        if self._has_actor:
+            self.acting.copy_(self.actors.parameters, non_blocking=True)
+        else:
+            self.acting.copy_(self.critics.parameters, non_blocking=True)
+            self.acting_active.copy_(self.active, non_blocking=True)
+
+    def _desk(self, request: _Request) -> _Desk:
+        """Where requests of this shape are written; made when the first one comes."""
+        shape = request.batches.shape
+        if shape not in self._desks:
+            self._desks[shape] = _Desk(self.networks, request, self.size, self.device)
+        return self._desks[shape]
+
+    def _make_room(self, requests: list[_Request]) -> None:
+        """Have a replay memory on the device that is as large as the largest of the members'."""
+        rings = [request.transitions.ring for request in requests]
+        if None in rings:
+            raise ValueError("members of a cohort learn from a replay memory, without VecNormalize")
+        capacity = max(ring.capacity for ring in rings if ring is not None)
         if self._memory is None or self._memory.actions.shape[1] < capacity:
-            self._memory = _larger(self._memory, _memory_like(first, self.size, capacity, self.device))
-        columns = {name: mine for name in _COLUMNS if (mine := getattr(self._memory, name)) is not None}
-        news = [np.concatenate([getattr(part, name)[new] for part, new in chosen]) for name in columns]
-        by_type: dict[np.dtype[Any], list[NDArray[Any]]] = {}
-        for array in (np.concatenate(slots), np.concatenate(rows), *news):
-            by_type.setdefault(array.dtype, []).append(array)
-        uploaded = {dtype: iter(self._upload(*arrays)) for dtype, arrays in by_type.items()}
-        slot_index, row_index, *values = (next(uploaded[array.dtype]) for array in (slots[0], rows[0], *news))
-        for mine, value in zip(columns.values(), values, strict=True):
-            mine[slot_index, row_index] = value.reshape(len(value), *mine.shape[2:])
+            empty = _memory_like(requests[0].transitions, self.size, capacity, self.device)
+            self._memory = _larger(self._memory, empty)
 
-    def _upload(self, *arrays: NDArray[Any]) -> tuple[Tensor, ...]:
-        """Small arrays of one type, in one copy."""
-        sizes = [array.size for array in arrays]
-        together = torch.as_tensor(np.concatenate([array.reshape(-1) for array in arrays])).to(self.device)
-        return tuple(part.view(array.shape) for part, array in zip(torch.split(together, sizes), arrays, strict=True))
+    def _gather(self, requests: list[_Request], there: dict[str, NDArray[Any]]) -> int:
+        """Write what is new in members' replay memories to the desk; returns how many transitions that are."""
+        assert self._memory is not None
+        count, length = 0, self._memory.actions.shape[1]
+        for request in requests:
+            member, ring = request.member, request.transitions.ring
+            assert ring is not None
+            is_known = member.ring is not None and member.ring.memory is ring.memory
+            new = range(max(member.ring.added if is_known else 0, ring.added - ring.capacity), ring.added)
+            member.ring = ring
+            if len(new) > _FEW:
+                self._copy(request, np.array(new) % ring.capacity)
+                continue
+            for row in new:
+                there["places"][count] = member.slot * length + row % ring.capacity
+                for name in NAMES:
+                    if name in there:
+                        there[name][count] = getattr(request.transitions, name)[row % ring.capacity]
+                count += 1
+        return count
+
+    def _copy(self, request: _Request, rows: IntArray) -> None:
+        """Copy much of a member's replay memory to the device, without the desk."""
+        index = torch.as_tensor(rows, device=self.device)
+        for name, mine in vars(self._memory).items():
+            if mine is not None:
+                values = torch.as_tensor(getattr(request.transitions, name)[rows]).to(self.device)
+                mine[request.member.slot, index] = values.view(-1, *mine.shape[2:])
+
+
+class _Desk:
+    """What travels between the host and the device for an epoch of members whose batches have the same shape.
+
+    :param networks: of the members
+    :param request: one of them
+    :param size: how many members there may be
+    :param device: where they are trained
+    """
+
+    def __init__(self, networks: FusedNetworks, request: _Request, size: int, device: torch.device) -> None:
+        n_trained, batch_size = request.batches.shape
+        columns = {
+            name: np.asarray(column) for name in NAMES if (column := getattr(request.transitions, name)) is not None
+        }
+        #: members, batches, order, rates; new transitions and their places
+        self.there = Staging(
+            {
+                "members": ((size,), np.int32),
+                "batches": ((size, n_trained, batch_size), np.int32),
+                "order": ((size, n_trained), np.int32),
+                "rates": ((size, 4), np.float64),
+                "places": ((_FEW * size,), np.int64),
+                **{name: ((_FEW * size, *column.shape[1:]), column.dtype) for name, column in columns.items()},
+            },
+            device,
+        )
+        self.back = Staging({"metrics": ((size, n_trained, 3), np.float32)}, device)
+        self.new = TensorTransitions(**{name: self.there.tensors.get(name) for name in NAMES})  # type: ignore[arg-type]
+        tensors = self.there.tensors
+        self.tensors = EpochTensors(
+            tensors["members"],
+            tensors["batches"],
+            tensors["order"],
+            tensors["rates"],
+            torch.empty((size, n_trained, batch_size, networks.critic_sizes[-1]), device=device),
+            self.back.tensors["metrics"],
+        )
 
 
 def _parameters(sizes: tuple[int, ...]) -> int:
@@ -241,7 +294,7 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 def _memory_like(transitions: Transitions, size: int, capacity: int, device: torch.device) -> TensorTransitions:
     columns = {}
-    for name in _COLUMNS:
+    for name in NAMES:
         array: NDArray[Any] | None = getattr(transitions, name)
         sample = None if array is None else torch.as_tensor(np.asarray(array)[:1])
         columns[name] = (
@@ -255,7 +308,7 @@ def _memory_like(transitions: Transitions, size: int, capacity: int, device: tor
 def _larger(held: TensorTransitions | None, empty: TensorTransitions) -> TensorTransitions:
     """An empty memory with what a smaller one holds."""
     if held is not None:
-        for name in _COLUMNS:
+        for name in NAMES:
             if (old := getattr(held, name)) is not None:
                 getattr(empty, name)[:, : old.shape[1]] = old
     return empty

@@ -1,5 +1,5 @@
 // A whole epoch of perceptrons with one hidden layer: one kernel trains all critics of all runs, a second one lets the
-// actor of each run follow its critics, one after the other.
+// actor of each run follow its critics, one after the other. A third one puts new transitions into replay memories.
 //
 // A program (a block of threads) has the weights, Adam's moments and the gradients of its hidden units in its shared
 // memory. How it computes with them is in one of two other files, which say what Inputs, Shared, Aims, `evaluate` and
@@ -198,18 +198,45 @@ using Observation = Integer;
 using Observation = float;
 #endif
 
+#if defined(EMULATED) || defined(ONLY_remember)
+// A thread: one new transition.
+KERNEL remember(
+    Observation *observations, Integer *actions, float *rewards, float *discounts, Observation *next_observations,
+    Byte *masks, Byte *next_masks,  // (R, M, ...)
+    const Observation *new_observations, const Integer *new_actions, const float *new_rewards,  // (n, ...)
+    const float *new_discounts, const Observation *new_next_observations, const Byte *new_masks,
+    const Byte *new_next_masks, const Integer *places, int n) {  // (n,): of R * M
+    constexpr int WIDTH = ONE_HOT ? 1 : I, MASKS = MASKED ? A : 0;
+    const int from = program() * THREADS + thread();
+    if (from >= n) return;
+    const Integer to = places[from];
+    for (int i = 0; i < WIDTH; i++) {
+        observations[to * WIDTH + i] = new_observations[from * WIDTH + i];
+        next_observations[to * WIDTH + i] = new_next_observations[from * WIDTH + i];
+    }
+    actions[to] = new_actions[from];
+    rewards[to] = new_rewards[from];
+    discounts[to] = new_discounts[from];
+    for (int a = 0; a < MASKS; a++) {
+        masks[to * A + a] = new_masks[from * A + a];
+        next_masks[to * A + a] = new_next_masks[from * A + a];
+    }
+}
+#endif
+
+#if defined(EMULATED) || defined(ONLY_train_critics)
 // One group of programs: all training iterations of one critic of one run.
 KERNEL train_critics(
     float *parameters, float *first_moment, float *second_moment, Integer *steps, Integer *active,  // (R, C, 2, P) or less
     const Observation *observations, const Integer *actions, const float *rewards, const float *discounts,  // (R, M, ...)
     const Observation *next_observations, const Byte *next_masks,
-    const Integer *members, const Integer *batches, const Integer *critics, const double *rates,  // (S,) (S, K, N) (S, K) (S, 4)
-    float *targets, float *losses, float *means,  // out: (S, K, N, A), (S, K), (S, K)
+    const int *members, const int *batches, const int *critics, const double *rates,  // (S,) (S, K, N) (S, K) (S, 4)
+    float *targets, float *metrics,  // out: (S, K, N, A), (S, K, 3): losses, those of the actor, mean Q-values
     int M, int C, int K) {
     auto &s = shared<Shared>();
     const int number = program() / GROUP, part = program() % GROUP, slot = number / K;
     const Integer run = members[slot], critic = run * C + critics[number], memory = run * M;
-    const Integer *batch = batches + Integer(number) * N;
+    const int *batch = batches + Integer(number) * N;
     const int first = int(active[critic]);
     const double learning_rate = rates[slot * 4];
     const float alpha = float(rates[slot * 4 + 2]);
@@ -295,16 +322,18 @@ KERNEL train_critics(
     if (thread() == 0 && part == 0) {
         for (int e = 0; e < 2; e++) steps[critic * 2 + e] = counts[e];
         active[critic] = (first + ITERATIONS) % 2;
-        losses[number] = loss / (N * A);
-        means[number] = total / (N * A);
+        metrics[number * 3] = loss / (N * A);
+        metrics[number * 3 + 2] = total / (N * A);
     }
 }
+#endif
 
+#if defined(EMULATED) || defined(ONLY_train_actor)
 // One group of programs: the actor of one run follows its critics, one after the other.
 KERNEL train_actor(
     float *parameters, float *first_moment, float *second_moment, Integer *steps,  // (R, P), (R,)
-    const Observation *observations, const Byte *masks, const Integer *members, const Integer *batches,  // as above
-    const double *rates, const float *q_values, float *losses,  // (S, K, N, A), out (S, K)
+    const Observation *observations, const Byte *masks, const int *members, const int *batches,  // as above
+    const double *rates, const float *q_values, float *metrics,
     int M, int K) {
     auto &s = shared<Shared>();
     const int slot = program() / GROUP, part = program() % GROUP;
@@ -319,7 +348,7 @@ KERNEL train_actor(
 
     for (int critic = 0; critic < K; critic++) {
         const int number = slot * K + critic;
-        const Integer *batch = batches + Integer(number) * N;
+        const int *batch = batches + Integer(number) * N;
         Inputs x;
         float scores[SAMPLES][A], wanted[SAMPLES][A];
 #if ONE_HOT
@@ -364,7 +393,7 @@ KERNEL train_actor(
             }
         }
         loss = sum_over_threads(s, loss);
-        if (thread() == 0 && part == 0) losses[number] = loss;
+        if (thread() == 0 && part == 0) metrics[number * 3 + 1] = loss;
         prepare_steps(s, count + Integer(critic) * FIT, learning_rate);
         Aims aims;
         aims.set(s, wanted);
@@ -391,6 +420,7 @@ KERNEL train_actor(
     store(s.network, part, parameters + run * P, first_moment + run * P, second_moment + run * P);
     if (thread() == 0 && part == 0) steps[run] = count + Integer(K) * FIT;
 }
+#endif
 
 #ifndef EMULATED
 // How much shared memory a program needs.

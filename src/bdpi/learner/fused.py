@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from bdpi.learner import nvrtc
 from bdpi.learner.interface import Hyperparameters, LearnerState
-from bdpi.learner.memory import TensorTransitions
+from bdpi.learner.memory import NAMES, TensorTransitions
 from bdpi.learner.rules import ActorRule
 from bdpi.learner.torch import AdamTensors, TorchLearner
 
@@ -75,6 +75,26 @@ def is_suitable(
 
 
 @dataclass(frozen=True)
+class EpochTensors:
+    """What an epoch of S runs is computed from, and what it leaves; there may be room for more runs.
+
+    :param members: which runs take part, (S,), int32 as the next two
+    :param batches: (S, K, N)
+    :param order: which critics are trained, (S, K)
+    :param rates: see :func:`bdpi.learner.torch.numbers_of`, (S, 4)
+    :param q: what the actor follows, (S, K, N, A)
+    :param metrics: loss of a critic, of the actor that follows it, mean Q-value: (S, K, 3)
+    """
+
+    members: Tensor
+    batches: Tensor
+    order: Tensor
+    rates: Tensor
+    q: Tensor
+    metrics: Tensor
+
+
+@dataclass(frozen=True)
 class FusedNetworks:
     """What the kernels have to know about networks.
 
@@ -97,72 +117,68 @@ class FusedNetworks:
         active: Tensor,
         actor: AdamTensors | None,
         memory: TensorTransitions,
-        members: Tensor,
-        batches: Tensor,
-        order: Tensor,
-        rates: Tensor,
+        runs: int,
+        inputs: EpochTensors,
         hyperparameters: Hyperparameters,
-    ) -> Tensor:
-        """One epoch of S of R runs; everything has a first axis that counts them. Returns metrics, (S, 3).
+    ) -> None:
+        """One epoch of S of R runs; everything has a first axis that counts them.
 
         :param critics: parameters and moments (R, C, 2, P), steps (R, C, 2)
         :param active: (R, C)
         :param actor: (R, P); None without one
         :param memory: of shape (R, M, ...) each
-        :param members: which runs take part, (S,)
-        :param batches: (S, K, N)
-        :param order: which critics are trained, (S, K)
-        :param rates: see :func:`bdpi.learner.torch.numbers_of`, (S, 4)
+        :param runs: S
+        :param inputs: of the S runs; also receives what there is to say about them
         """
-        if not is_available():
-            raise RuntimeError(f"the fused learner needs {nvrtc.REMEDY}")
-        assert kernels is not None
-        runs, n_trained, batch_size = batches.shape
-        n_actions = self.critic_sizes[-1]
+        _, n_trained, batch_size = inputs.batches.shape
         length = memory.actions.shape[1]
-        device = batches.device
-        q = torch.empty((runs, n_trained, batch_size, n_actions), device=device)
-        losses, means, actor_losses = (torch.empty((runs, n_trained), device=device) for _ in range(3))
         rule = hyperparameters.actor_rule
-        common = {
+        sizes = self._sizes("train_critics", memory, batch_size, hyperparameters)
+        arguments = [
+            *(critics.parameters, critics.first_moment, critics.second_moment, critics.steps, active),
+            *(memory.observations, memory.actions, memory.rewards, memory.discounts, memory.next_observations),
+            *(memory.next_masks, inputs.members, inputs.batches, inputs.order, inputs.rates),
+            *(inputs.q, inputs.metrics, length, active.shape[1], n_trained),
+        ]
+        _launch("train_critics", sizes, runs * n_trained * sizes["GROUP"], arguments)
+        if rule is not None and actor is not None:
+            sizes = self._sizes("train_actor", memory, batch_size, hyperparameters)
+            arguments = [
+                *(actor.parameters, actor.first_moment, actor.second_moment, actor.steps),
+                *(memory.observations, memory.masks, inputs.members, inputs.batches, inputs.rates),
+                *(inputs.q, inputs.metrics, length, n_trained),
+            ]
+            _launch("train_actor", sizes, runs * sizes["GROUP"], arguments)
+
+    def remember(self, memory: TensorTransitions, new: TensorTransitions, places: Tensor, count: int) -> None:
+        """Put transitions into the replay memories of runs.
+
+        :param memory: of shape (R, M, ...) each
+        :param new: of shape (n, ...) each, with n at least ``count``
+        :param places: where they go, of R * M
+        """
+        plain = {"WHOLE": 0, "GROUP": 1, "UNITS": _UNITS, "WARPS": 8}
+        sizes = {**self._sizes("train_critics", memory, 1, Hyperparameters(1, 1)), **plain}
+        columns = [getattr(part, name) for part in (memory, new) for name in NAMES]
+        _launch("remember", sizes, -(-count // (32 * sizes["WARPS"])), [*columns, places, count])
+
+    def _sizes(
+        self, kernel: str, memory: TensorTransitions, batch_size: int, hyperparameters: Hyperparameters
+    ) -> dict[str, int]:
+        """The macros of fused.cu."""
+        is_actor, rule = kernel == "train_actor", hyperparameters.actor_rule
+        native = rule.native if is_actor and rule is not None else None
+        return {
+            **self._layout(kernel, self.actor_sizes if is_actor else self.critic_sizes, batch_size),
             "N": batch_size,
             "FIT": hyperparameters.fit_steps,
             "ONE_HOT": self.one_hot,
             "RELU": self.relu,
             "MASKED": memory.masks is not None,
+            "ITERATIONS": 0 if is_actor else hyperparameters.critic_iterations,
+            "IMITATION": native is not None and native[0] == "imitation",
+            "CROSS_ENTROPY": native is not None and rule is not None and rule.loss == "cross_entropy",
         }
-        sizes = {
-            **self._layout("train_critics", self.critic_sizes, batch_size),
-            **common,
-            "ITERATIONS": hyperparameters.critic_iterations,
-            "IMITATION": 0,
-            "CROSS_ENTROPY": 0,
-        }
-        arguments = [
-            *(critics.parameters, critics.first_moment, critics.second_moment, critics.steps, active),
-            *(memory.observations, memory.actions, memory.rewards, memory.discounts, memory.next_observations),
-            *(memory.next_masks, members, batches, order, rates, q, losses, means),
-            *(length, active.shape[1], n_trained),
-        ]
-        kernels.launch("train_critics", _integers(sizes), runs * n_trained * sizes["GROUP"], _values(arguments))
-        if rule is None or actor is None:
-            actor_losses.fill_(float("nan"))
-        else:
-            assert rule.native is not None
-            sizes = {
-                **self._layout("train_actor", self.actor_sizes, batch_size),
-                **common,
-                "ITERATIONS": 0,
-                "IMITATION": rule.native[0] == "imitation",
-                "CROSS_ENTROPY": rule.loss == "cross_entropy",
-            }
-            arguments = [
-                *(actor.parameters, actor.first_moment, actor.second_moment, actor.steps),
-                *(memory.observations, memory.masks, members, batches, rates),
-                *(q, actor_losses, length, n_trained),
-            ]
-            kernels.launch("train_actor", _integers(sizes), runs * sizes["GROUP"], _values(arguments))
-        return torch.stack([losses.mean(dim=1), actor_losses.mean(dim=1), means.mean(dim=1)], dim=1)
 
     def _layout(self, kernel: str, sizes: tuple[int, ...], batch_size: int) -> dict[str, int]:
         """How a network is laid out over programs."""
@@ -200,8 +216,11 @@ def _fits_whole(sizes: Sequence[int], batch_size: int) -> bool:
     return inputs <= _MOST_WHOLE_INPUTS and outputs <= _MOST_WHOLE_OUTPUTS and shared <= _SHARED_FLOATS
 
 
-def _integers(sizes: Mapping[str, int]) -> dict[str, int]:
-    return {name: int(size) for name, size in sizes.items()}
+def _launch(kernel: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Tensor | int | None]) -> None:
+    if not is_available():
+        raise RuntimeError(f"the fused learner needs {nvrtc.REMEDY}")
+    assert kernels is not None
+    kernels.launch(kernel, {name: int(size) for name, size in sizes.items()}, programs, _values(arguments))
 
 
 def _values(arguments: Sequence[Tensor | int | None]) -> list[Any]:
@@ -250,10 +269,18 @@ class FusedLearner(TorchLearner):
         self._networks = networks
 
     def _epoch(self, inputs: list[Tensor], memory: TensorTransitions, hyperparameters: Hyperparameters) -> Tensor:
-        batches, critics, rates = (tensor.unsqueeze(0) for tensor in inputs)
+        batches, order, rates = (tensor.unsqueeze(0) for tensor in inputs)
         columns = {name: None if part is None else part.unsqueeze(0) for name, part in vars(memory).items()}
         of_one_run = TensorTransitions(**columns)  # type: ignore[arg-type]
         actor = None if self.actor is None else self.actor.select(None)
-        member = torch.zeros(1, dtype=torch.int64, device=self.device)
-        everything = self.critics.select(None), self.active[None], actor, of_one_run, member, batches, critics, rates
-        return self._networks.epoch(*everything, hyperparameters)[0]
+        tensors = EpochTensors(
+            torch.zeros(1, dtype=torch.int32, device=self.device),
+            batches.int(),
+            order.int(),
+            rates,
+            torch.empty((*batches.shape, self._networks.critic_sizes[-1]), device=self.device),
+            torch.full((*order.shape, 3), torch.nan, device=self.device),
+        )
+        everything = self.critics.select(None), self.active[None], actor, of_one_run, 1, tensors
+        self._networks.epoch(*everything, hyperparameters)
+        return tensors.metrics[0].mean(dim=0)

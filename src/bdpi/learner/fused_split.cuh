@@ -31,7 +31,7 @@ struct Inputs {
     float values[R][ONE_HOT ? 1 : I];
 
     // Of the samples of a batch, which are rows of `observations`.
-    DEVICE void read(Shared &, const float *observations, const Integer *batch, Integer memory) {
+    DEVICE void read(Shared &, const float *observations, const int *batch, Integer memory) {
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int row = hidden_row(r);
@@ -42,7 +42,7 @@ struct Inputs {
     }
 };
 
-DEVICE void read_states(int (&states)[KNOWN], const Integer *from, const Integer *batch, Integer memory) {
+DEVICE void read_states(int (&states)[KNOWN], const Integer *from, const int *batch, Integer memory) {
     for (int n = thread(); n < N; n += THREADS) states[ONE_HOT ? n : 0] = int(from[memory + batch[n]]);
 }
 

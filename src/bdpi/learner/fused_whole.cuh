@@ -81,7 +81,7 @@ DEVICE Four both_parts(float first, float second) {
 
 struct Inputs {
     // Of the samples of a batch, which are rows of `observations`. Everybody sees them after the next meeting.
-    DEVICE void read(Shared &s, const float *observations, const Integer *batch, Integer memory) {
+    DEVICE void read(Shared &s, const float *observations, const int *batch, Integer memory) {
         const auto input = [&](int row, int i) {
             return row < N && i < I ? observations[(memory + batch[row]) * I + i] : 0.0f;
         };

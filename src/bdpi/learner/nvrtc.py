@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,8 @@ def is_available() -> bool:
 class CompiledKernels:
     """The kernels of one source file.
 
-    :param source: what to compile; every size that is given to :meth:`launch` is a macro in it
+    :param source: what to compile; every size that is given to :meth:`launch` is a macro in it, and ONLY_ with the name
+        of the kernel
     :param headers: what it may include
     """
 
@@ -45,8 +47,7 @@ class CompiledKernels:
         # Where there are more programs than multiprocessors, two small ones share one: each has fewer registers, and
         # is a little slower, but while one waits, the other goes on.
         device = torch.cuda.current_device()
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        sizes = {**sizes, "OCCUPANCY": 16 // sizes["WARPS"] if programs > multiprocessors else 1}
+        sizes = {**sizes, "OCCUPANCY": 16 // sizes["WARPS"] if programs > _multiprocessors(device) else 1}
         key = (device, name, *sizes.items())
         if key not in self._functions:
             self._functions[key] = self._compile(name, sizes)
@@ -63,7 +64,7 @@ class CompiledKernels:
 
         major, minor = torch.cuda.get_device_capability()
         options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17"]
-        options += [f"-D{macro}={value}" for macro, value in sizes.items()]
+        options += [f"-DONLY_{name}", *(f"-D{macro}={value}" for macro, value in sizes.items())]
         headers = [path.read_bytes() for path in self._headers], [path.name.encode() for path in self._headers]
         source = self._source.read_bytes(), self._source.name.encode(), len(self._headers), *headers
         program = _check(nvrtc.nvrtcCreateProgram(*source))
@@ -83,6 +84,11 @@ class CompiledKernels:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         _check(driver.cuFuncSetAttribute(function, attribute, shared.value))
         return function, shared.value
+
+
+@functools.cache
+def _multiprocessors(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _check(answer: tuple[Any, ...]) -> Any:

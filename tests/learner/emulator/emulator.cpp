@@ -155,6 +155,7 @@ template <typename... Types> void launch(void (*kernel)(Types...), int programs,
 extern "C" int launch_kernel(const char *name, int programs, void **arguments) {
     if (!std::strcmp(name, "train_critics")) launch(train_critics, programs, arguments);
     else if (!std::strcmp(name, "train_actor")) launch(train_actor, programs, arguments);
+    else if (!std::strcmp(name, "remember")) launch(remember, programs, arguments);
     else return 1;
     return 0;
 }
