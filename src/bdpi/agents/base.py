@@ -41,6 +41,7 @@ from bdpi.agents.stepping import SteppingAlgorithm
 from bdpi.learner import Hyperparameters, native
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 from bdpi.learner.rules import ActorRule, check_rule
+from bdpi.learner.torch import Precision
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
 
@@ -91,6 +92,9 @@ class EnsembleAlgorithm(SteppingAlgorithm):
     :param device: where networks live. "auto" is the CPU for perceptrons, else a GPU if there is one.
     :param learner: "native" (C++), "torch", or "auto": native wherever possible. "fused" has kernels of its own for
         small perceptrons on a GPU.
+    :param precision: in which the PyTorch learner computes. "bfloat16" makes convolutional networks faster on a GPU:
+        their convolutions and matrix products are rounded to 8 significant bits while they learn (PyTorch's autocast);
+        parameters, Adam's moments, targets, and whatever the agent predicts, stay float32.
     :param n_threads: threads of the native learner; all cores if None (one less with ``asynchronous``). Never changes
         results.
     :param journal: file in which every transition is before the agent acts again; what is in it already becomes the
@@ -138,6 +142,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         seed: int | None = None,
         device: torch.device | str = "auto",
         learner: LearnerChoice = "auto",
+        precision: Precision = "float32",
         n_threads: int | None = None,
         journal: str | os.PathLike[str] | Journal | None = None,
         autosave: str | os.PathLike[str] | None = None,
@@ -175,6 +180,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         self.fit_steps = fit_steps
         self.critic_step_size = critic_step_size
         self.learner_choice: LearnerChoice = learner
+        self.precision: Precision = precision
         self.n_threads = n_threads
         self.journal = journal
         self.autosave, self.autosave_minutes = autosave, autosave_minutes
@@ -289,6 +295,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
             self.learner_choice,
             threads,
             self.prior_scale,
+            self.precision,
         )
 
     def set_random_seed(self, seed: int | None = None) -> None:
