@@ -58,7 +58,7 @@ class Overlap(torch.autograd.Function):
             vertical = slice(i, i + stride[0] * (rows - 1) + 1, stride[0])
             for j in range(kernel[1]):
                 horizontal = slice(j, j + stride[1] * (columns - 1) + 1, stride[1])
-                images[:, vertical, horizontal] += patches[:, :, :, i, j]
+                images[:, vertical, horizontal].add_(patches[:, :, :, i, j])  # += would copy the sum onto itself
         return images
 
     @staticmethod
@@ -107,8 +107,9 @@ class Window:
 
     def patches(self, images: Tensor) -> Tensor:
         """Images (n, channels, height, width) to (n, rows, columns, kernel values)."""
-        padded = nn.functional.pad(images, self.padding).permute(0, 2, 3, 1)
-        return _apply(Patches, padded, self.kernel, self.stride)
+        if any(self.padding):  # by nothing would be a copy
+            images = nn.functional.pad(images, self.padding)
+        return _apply(Patches, images.permute(0, 2, 3, 1), self.kernel, self.stride)
 
 
 class PatchConv2d(nn.Conv2d):

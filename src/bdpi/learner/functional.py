@@ -149,6 +149,7 @@ class NetworkStack:
                 if kind in self.can_be_mapped:
                     raise  # it has worked before: this is another problem
         slices = [single(*tree_map(lambda tensor: tensor[i], stacked)) for i in range(len(stacked[0]))]  # noqa: B023
-        if len(slices) > 1:
-            self.can_be_mapped[kind] = False
+        if len(slices) == 1:
+            return tree_map(lambda tensor: tensor.unsqueeze(0), slices[0])
+        self.can_be_mapped[kind] = False
         return tree_map(lambda *tensors: torch.stack(tensors), *slices)
