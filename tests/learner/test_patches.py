@@ -147,14 +147,15 @@ def test_on_the_cpu_networks_are_trained_as_they_are():
     assert usual._trained.actor is usual._actor_network
 
 
-def test_matrix_products_are_as_precise_as_convolutions_and_only_meanwhile():
+def test_matrix_products_are_as_precise_as_convolutions_and_only_meanwhile(monkeypatch):
     products, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
     assert convolution.allow_tf32, "PyTorch's default"
     assert not products.allow_tf32, "PyTorch's default"
     with products_as_convolutions():
         assert products.allow_tf32
     assert not products.allow_tf32
-    with torch.backends.cudnn.flags(allow_tf32=False), products_as_convolutions():
+    monkeypatch.setattr(convolution, "allow_tf32", False)
+    with products_as_convolutions():
         assert not products.allow_tf32
 
 
