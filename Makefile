@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup train test lint bench bench-gpu bench-robot demonstrations asynchronous figures learning clean
+.PHONY: help setup train test lint bench bench-gpu bench-robot bench-store demonstrations asynchronous figures learning clean
 
 help: ## What can be done here
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ bench-gpu: $(INSTALLED) ## Milliseconds per step of many runs on a GPU, beside w
 
 bench-robot: $(INSTALLED) ## How long a robot waits: act while learning, and the journal
 	@$(BIN)/python benchmarks/robot.py
+
+bench-store: $(INSTALLED) ## How quickly 2 000 runs are listed and reported on, and what a short run costs
+	@$(BIN)/python benchmarks/store.py
 
 demonstrations: $(INSTALLED) ## Table-v0 with five demonstrations (a quarter of an hour)
 	@$(BIN)/python benchmarks/demonstrations.py
