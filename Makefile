@@ -48,8 +48,8 @@ demonstrations: $(INSTALLED) ## Table-v0 with five demonstrations (a quarter of 
 asynchronous: $(INSTALLED) ## TableLong-v0, learned in the background (half an hour)
 	@$(BIN)/python benchmarks/asynchronous.py
 
-figures: $(INSTALLED) ## The README's figure: four FrozenLake runs against the paper's curve
-	@$(BIN)/python benchmarks/frozenlake_figure.py
+figures: $(INSTALLED) ## The README's figure and docs/results.md, from the runs in results/
+	@$(BIN)/python benchmarks/claims.py
 
 learning: $(INSTALLED) ## Learning results of all agents (hours; can be stopped and started again)
 	@$(BIN)/python benchmarks/learning.py
