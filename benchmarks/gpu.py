@@ -3,8 +3,9 @@
     make bench-gpu
 
 One epoch belongs to one step of the environment. The floor is the larger of two times: the multiplications of the epoch
-at the GPU's peak rate for their type, and the replay samples and networks read once from its memory. Convolutional
-networks (Hallway) multiply on tensor cores, in TF32 as PyTorch's convolutions do by default, or in bfloat16.
+at the GPU's peak rate for their type, and the replay samples and networks read once from its memory. One-hot inputs
+select weights, without any multiplication, and samples of the same state have the same outputs. Convolutional networks
+(Hallway) multiply on tensor cores, in TF32 as PyTorch's convolutions do by default, or in bfloat16.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bdpi.agents.learners import network_learner
 from bdpi.agents.policies import CnnPolicy
 from bdpi.learner import Hyperparameters, LearnerState, fused, nvrtc
-from bdpi.learner.cohort import MANY, Cohort, Member, _Request
+from bdpi.learner.cohort import Cohort, Member, _Request
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import Ring, Transitions
@@ -64,16 +65,18 @@ def transitions(inputs: int, n_actions: int, one_hot: bool, rng: np.random.Gener
     )
 
 
-def floor(sizes: tuple[int, int, int], runs: int, hyper: Hyperparameters) -> float:
-    """Milliseconds; one-hot inputs are counted as if each sample were computed, which the kernels avoid."""
+def floor(sizes: tuple[int, int, int], one_hot: bool, runs: int, hyper: Hyperparameters) -> float:
+    """Milliseconds."""
     inputs, hidden, outputs = sizes
-    products = hidden * (inputs + outputs)
-    forward = 2 * BATCH * products
+    rows, multiplied = (min(inputs, BATCH), 0) if one_hot else (BATCH, inputs)
     fits = (CRITICS * hyper.critic_iterations + CRITICS) * hyper.fit_steps
     targets = CRITICS * (3 * hyper.critic_iterations + 1)
-    flops = runs * (fits * 3 * forward + targets * forward)
+    # A fit needs the outputs, the gradients of the hidden units, and those of both layers' weights.
+    products = fits * (2 * multiplied + 3 * outputs) + targets * (multiplied + outputs)
+    flops = runs * 2 * rows * hidden * products
     parameters = (inputs + 1) * hidden + (hidden + 1) * outputs
-    size = runs * 4 * (CRITICS * BATCH * (2 * inputs + 4) + 2 * 3 * parameters * (2 * CRITICS + 1))
+    sample = 2 * (2 if one_hot else inputs) + 4
+    size = runs * 4 * (CRITICS * BATCH * sample + 2 * 3 * parameters * (2 * CRITICS + 1))
     return 1000 * max(flops / PEAK_FLOPS, size / PEAK_BYTES)
 
 
@@ -121,13 +124,13 @@ def measure(task: str) -> Iterator[Figure]:
     }
     for name, learner in learners.items():
         epoch = partial(learner.epoch, memory, batches, order, hyper)
-        yield Figure(task, name, 1, milliseconds(epoch, 20 if name == "fused" else 5), floor(sizes, 1, hyper))
+        yield Figure(task, name, 1, milliseconds(epoch, 20 if name == "fused" else 5), floor(sizes, one_hot, 1, hyper))
     for runs in (16, 128):
-        cohort = Cohort(replace(networks, many=runs >= MANY), CRITICS, runs, torch.device("cuda"))
+        cohort = Cohort(replace(networks, runs=runs), CRITICS, runs, torch.device("cuda"))
         members = [Member(cohort, network(sizes), network(sizes), state) for _ in range(runs)]
         requests = [_Request(member, memory, batches, order, hyper) for member in members]
         ms = milliseconds(partial(cohort._compute_requests, requests), 5)
-        yield Figure(task, "fused, a cohort", runs, ms, floor(sizes, runs, hyper))
+        yield Figure(task, "fused, a cohort", runs, ms, floor(sizes, one_hot, runs, hyper))
 
 
 def convolutional_floor(policy: CnnPolicy, hyper: Hyperparameters, precision: Precision) -> float:

@@ -9,7 +9,7 @@ from stable_baselines3.common.monitor import Monitor
 
 from bdpi import ABCDQN, BDPI, Population
 from bdpi.learner import fused, nvrtc
-from bdpi.learner.cohort import MANY, Cohorts
+from bdpi.learner.cohort import Cohorts
 
 pytestmark = pytest.mark.usefixtures("fused_kernels")
 DEVICE = "cuda" if nvrtc.is_available() else "cpu"
@@ -30,13 +30,13 @@ def state_of(agent) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in agent.agent_learner.learner.state_dict().items()}
 
 
-def run_together(cohorts: Cohorts, numbers: list[int], env: str) -> dict[int, dict[str, bytes]]:
+def run_together(cohorts: Cohorts, numbers: list[int], env: str, **arguments) -> dict[int, dict[str, bytes]]:
     lock, found = threading.Lock(), {}
 
     def run(number: int) -> None:
         with cohorts.run():
             with lock:
-                agent = make(number, env, device="cpu")
+                agent = make(number, env, device="cpu", **arguments)
             assert agent.learner_name == "cohort"
             found[number] = state_of(agent.learn(STEPS[number]))
 
@@ -54,10 +54,11 @@ def test_together_as_alone():
 
 
 def test_who_else_is_among_many_does_not_matter():
-    together = run_together(Cohorts(MANY, DEVICE), [0, 1], "CartPole-v1")
-    alone = run_together(Cohorts(MANY, DEVICE), [0], "CartPole-v1")
+    large = {"policy_kwargs": {"net_arch": [40]}}
+    together = run_together(Cohorts(40, DEVICE), [0, 1], "CartPole-v1", **large)
+    alone = run_together(Cohorts(2, DEVICE, runs=40), [0], "CartPole-v1", **large)
     assert together[0] == alone[0]
-    few = run_together(Cohorts(MANY, DEVICE, many=False), [0], "CartPole-v1")
+    few = run_together(Cohorts(40, DEVICE, runs=1), [0], "CartPole-v1", **large)
     assert few[0] != together[0], "other kernels round differently"
 
 

@@ -23,18 +23,18 @@ CASES = {  # inputs, hidden units of critics and actor, actions, batch, one-hot,
 }
 
 
-WHOLE = {  # a program for each network
+WHOLE = {  # a program for each network, as for many runs
     "LunarLander, a small batch": (8, 256, 256, 4, 70, False, False, False, Conservative()),
     "odd sizes": (5, 40, 100, 3, 100, False, False, True, Conservative(0.5)),
-    "masks, ReLU, asymmetric": (8, 32, 16, 4, 32, False, True, True, Imitation()),
-    "many inputs and outputs": (11, 70, 20, 7, 70, False, False, False, Imitation(0.5)),
-    "critics only": (3, 20, 20, 5, 50, False, False, False, None),
+    "masks, ReLU, asymmetric": (8, 64, 33, 4, 32, False, True, True, Imitation()),
+    "many inputs and outputs": (11, 70, 40, 7, 70, False, False, False, Imitation(0.5)),
+    "critics only": (3, 40, 40, 5, 50, False, False, False, None),
 }
 
 
-@pytest.mark.parametrize(("many", "case"), [(False, case) for case in CASES] + [(True, case) for case in WHOLE])
-def test_fused_equals_torch(many, case):
-    case = (WHOLE if many else CASES)[case]
+@pytest.mark.parametrize(("runs", "case"), [(1, case) for case in CASES] + [(128, case) for case in WHOLE])
+def test_fused_equals_torch(runs, case):
+    case = (WHOLE if runs > 1 else CASES)[case]
     n_inputs, hidden, actor_hidden, n_actions, batch_size, one_hot, relu, masked, rule = case
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
@@ -62,7 +62,7 @@ def test_fused_equals_torch(many, case):
         observations(),
         *(masks if masked else (None, None)),
     )
-    sizes = FusedNetworks((n_inputs, actor_hidden, n_actions), (n_inputs, hidden, n_actions), one_hot, relu, many)
+    sizes = FusedNetworks((n_inputs, actor_hidden, n_actions), (n_inputs, hidden, n_actions), one_hot, relu, runs)
     modules = (None if rule is None else network(actor_hidden)), network(hidden)
     fused = FusedLearner(*modules, state, sizes, "cuda" if nvrtc.is_available() else "cpu")
     reference = TorchLearner(*modules, state, preprocess=fused.preprocess)
@@ -78,6 +78,22 @@ def test_fused_equals_torch(many, case):
     assert before.keys() == after.keys()
     for name, array in before.items():
         np.testing.assert_allclose(after[name], array, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "one_hot", "runs", "critics_whole", "actor_whole"),
+    [
+        ((8, 256, 4), False, 3, False, False),
+        ((8, 256, 4), False, 4, True, False),
+        ((8, 256, 4), False, 40, True, True),
+        ((3, 32, 3), False, 128, False, False),
+        ((64, 64, 4), True, 128, False, False),
+    ],
+)
+def test_networks_of_many_runs_have_a_program_each(sizes, one_hot, runs, critics_whole, actor_whole):
+    networks = FusedNetworks(sizes, sizes, one_hot, relu=False, runs=runs)
+    wholes = [networks._layout(kernel, sizes, 256)["WHOLE"] for kernel in ("train_critics", "train_actor")]
+    assert wholes == [critics_whole, actor_whole]
 
 
 def test_what_fits():

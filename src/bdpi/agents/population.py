@@ -18,10 +18,10 @@ from bdpi.learner.cohort import Cohorts, Member
 class Population:
     """n agents with environments, memories and seeds of their own, trained together.
 
-    Each of them learns what it would learn alone with ``learner="fused"``: bit for bit if they are fewer than 12, while
-    kernels that are faster for many round differently. Agents that differ in the seed, the learning rates, alpha or the
-    parameter of the actor's rule are trained by the same pair of kernels, those that differ in anything else by kernels
-    that run side by side. Without a suitable GPU (see ``bdpi doctor``), and for
+    Each of them learns what it would learn alone with ``learner="fused"``: bit for bit if they are fewer than 4 or have
+    at most 32 hidden units, while kernels that are faster for many round differently. Agents that differ in the seed,
+    the learning rates, alpha or the parameter of the actor's rule are trained by the same pair of kernels, those that
+    differ in anything else by kernels that run side by side. Without a suitable GPU (see ``bdpi doctor``), and for
     networks that the kernels do not know, agents learn by themselves, each in a thread.
 
     :param agent_class: :class:`~bdpi.agents.bdpi.BDPI` or another agent of this package

@@ -3,7 +3,7 @@
 Each run goes on in a thread of its own and has a learner of its own, a :class:`Member`. Their parameters are slices of
 the same tensors. When half of the members of a cohort have asked for their epochs, these are computed; the others act
 meanwhile, and are the next half. What a member learns does not depend on who learns with it; how it is rounded depends
-on whether there are places for many.
+on how many there are places for.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ from bdpi.learner.perceptron import Perceptron
 from bdpi.learner.torch import AdamTensors, numbers_of
 
 _COLUMNS = ("observations", "actions", "rewards", "discounts", "next_observations", "masks", "next_masks")
-
-
-MANY = 12  # so many runs take less time if each network has a program of its own, although one run takes more
 _PATIENCE = 0.005  # seconds that members wait for others
 _LAUNCHING = threading.Lock()  # several cohorts may want to at the same time
 
@@ -326,12 +323,12 @@ class Cohorts:
 
     :param size: how many runs there may be at a time
     :param device: where they are trained
-    :param many: whether many runs share the device, perhaps those of other processes; None: if there are many here
+    :param runs: how many share the device, with those of other processes; None: ``size``
     """
 
-    def __init__(self, size: int, device: torch.device | str = "cuda", many: bool | None = None) -> None:
+    def __init__(self, size: int, device: torch.device | str = "cuda", runs: int | None = None) -> None:
         self._size, self._device = size, torch.device(device)
-        self._many = size >= MANY if many is None else many
+        self._runs = size if runs is None else runs
         self._cohorts: dict[tuple[FusedNetworks, int, bool], Cohort] = {}
         self._lock = threading.Lock()
         self._mine: dict[int, list[Member]] = {}
@@ -340,7 +337,7 @@ class Cohorts:
         self, actor: nn.Module | None, critic: nn.Module, state: LearnerState, networks: FusedNetworks
     ) -> Member:
         """A learner for the run of this thread."""
-        n_critics, networks = len(state.active), replace(networks, many=self._many)
+        n_critics, networks = len(state.active), replace(networks, runs=self._runs)
         with self._lock:
             key = (networks, n_critics, actor is not None)
             if key not in self._cohorts:

@@ -1,6 +1,6 @@
 """Small perceptrons on a GPU: an epoch is two kernels, and many runs are trained by the same two.
 
-The kernels are in fused.cu, and compiled when they are first needed: for one run, which is to take little time, so
+The kernels are in fused.cu, and compiled when they are first needed: for few runs, which are to take little time, so
 that several programs train a network, or for many, each of whose networks has a program. Written in Triton, one run
 took four to seven times as long on an H200: its blocks pass everything through shared memory, and here next to nothing
 has to.
@@ -30,6 +30,7 @@ _UNITS, _MOST_PROGRAMS = 32, 8  # hidden units of a program, programs of a netwo
 _MOST_INPUTS, _MOST_STATES = 32, 128  # a thread has the inputs of its rows in registers
 # Of a network that one program trains. Actors are few, and have a multiprocessor for themselves.
 _MOST_WHOLE_INPUTS, _MOST_WHOLE_OUTPUTS = 16, 8
+_WHOLE_FROM = {"train_critics": 4, "train_actor": 40}  # runs: so many take less time, although one takes more
 _WARPS, _MOST_WARPS = {"train_critics": 8, "train_actor": 16}, 16
 _SHARED_FLOATS = 56_000  # of a program
 
@@ -81,14 +82,14 @@ class FusedNetworks:
     :param critic_sizes: the same for the critics
     :param one_hot: observations are state numbers
     :param relu: hidden units are rectified linear ones, not tanh
-    :param many: there are many of them, so that it matters how many are trained in a second, not how soon one is
+    :param runs: how many share the GPU: of many, it matters how many are trained in a second, not how soon one is
     """
 
     actor_sizes: tuple[int, ...]
     critic_sizes: tuple[int, ...]
     one_hot: bool
     relu: bool
-    many: bool = False
+    runs: int = 1
 
     def epoch(
         self,
@@ -167,7 +168,8 @@ class FusedNetworks:
         """How a network is laid out over programs."""
         inputs, hidden, outputs = sizes
         programs = _n_programs(sizes)
-        whole = self.many and not self.one_hot and _fits_whole(sizes, batch_size)
+        whole = self.runs >= _WHOLE_FROM[kernel] and programs > 1 and not self.one_hot
+        whole = whole and _fits_whole(sizes, batch_size)
         return {
             "I": inputs,
             "H": hidden,

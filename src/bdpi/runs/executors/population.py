@@ -42,12 +42,10 @@ class OnGPU:
 
     def __init__(self, workers: int | None = None, device: str = "cuda") -> None:
         from bdpi.learner import fused, nvrtc
-        from bdpi.learner.cohort import MANY
 
         if not fused.is_available():
             raise RunError(f"--executor population needs {nvrtc.REMEDY}; --executor processes needs neither")
         self.workers, self._device = workers or WORKERS, device
-        self._many = self.workers >= MANY  # not whether many are left: an interrupted run goes on as it began
 
     def run(
         self, jobs: Sequence[Job], should_stop: Callable[[], bool], started: Callable[[Job], None]
@@ -76,7 +74,8 @@ class OnGPU:
         stop = context.Event()
         # Runs that one pair of kernels can train come into the same process.
         waiting = [(job, 1) for job in sorted(jobs, key=_kind, reverse=True)]
-        arguments = places, self._device, self._many, stop
+        # Kernels are chosen by `workers`, not by how many runs are left: an interrupted run goes on as it began.
+        arguments = places, self._device, self.workers, stop
         children = [_Child(context, *arguments) for _ in range(n_processes)]
         try:
             while any(child.jobs for child in children) or (waiting and not stop.is_set()):
@@ -119,11 +118,11 @@ def _kind(job: Job) -> tuple[str, ...]:
 class _Child:
     """A process that trains some runs at a time."""
 
-    def __init__(self, context: Any, places: int, device: str, many: bool, stop: Any) -> None:
+    def __init__(self, context: Any, places: int, device: str, runs: int, stop: Any) -> None:
         self.connection, theirs = context.Pipe()
         self.jobs: dict[int, tuple[Job, int]] = {}
         self._begun = 0
-        self._process = context.Process(target=_work, args=(theirs, places, device, many, stop))
+        self._process = context.Process(target=_work, args=(theirs, places, device, runs, stop))
         self._process.start()
         theirs.close()
 
@@ -148,14 +147,14 @@ class _Child:
         return list(self.jobs.values())
 
 
-def _work(connection: Connection, places: int, device: str, many: bool, stop: Any) -> None:
+def _work(connection: Connection, places: int, device: str, runs: int, stop: Any) -> None:
     from bdpi.learner.cohort import Cohorts
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.setswitchinterval(5e-4)  # threads that come back from the GPU are not kept waiting
     parent = os.getppid()
-    cohorts = Cohorts(places, device, many)
+    cohorts = Cohorts(places, device, runs)
     answers: queue.SimpleQueue[tuple[int, JobResult] | None] = queue.SimpleQueue()
 
     def run(number: int, job: Job) -> None:
