@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup train test lint bench bench-gpu bench-robot demonstrations asynchronous figures learning clean
+.PHONY: help setup train test lint bench bench-gpu bench-robot bench-store demonstrations asynchronous figures learning clean
 
 help: ## What can be done here
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,14 +39,17 @@ bench-gpu: $(INSTALLED) ## Milliseconds per step of many runs on a GPU, beside w
 bench-robot: $(INSTALLED) ## How long a robot waits: act while learning, and the journal
 	@$(BIN)/python benchmarks/robot.py
 
+bench-store: $(INSTALLED) ## How quickly 2 000 runs are listed and reported on, and what a short run costs
+	@$(BIN)/python benchmarks/store.py
+
 demonstrations: $(INSTALLED) ## Table-v0 with five demonstrations (a quarter of an hour)
 	@$(BIN)/python benchmarks/demonstrations.py
 
 asynchronous: $(INSTALLED) ## TableLong-v0, learned in the background (half an hour)
 	@$(BIN)/python benchmarks/asynchronous.py
 
-figures: $(INSTALLED) ## The README's figure: four FrozenLake runs against the paper's curve
-	@$(BIN)/python benchmarks/frozenlake_figure.py
+figures: $(INSTALLED) ## The README's figure and docs/results.md, from the runs in results/
+	@$(BIN)/python benchmarks/claims.py
 
 learning: $(INSTALLED) ## Learning results of all agents (hours; can be stopped and started again)
 	@$(BIN)/python benchmarks/learning.py

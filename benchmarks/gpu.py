@@ -3,35 +3,45 @@
     make bench-gpu
 
 One epoch belongs to one step of the environment. The floor is the larger of two times: the multiplications of the epoch
-at the GPU's peak rate for float32, and the replay samples and networks read once from its memory. One-hot inputs select
-weights, without any multiplication, and samples of the same state have the same outputs.
+at the GPU's peak rate for their type, and the replay samples and networks read once from its memory. One-hot inputs
+select weights, without any multiplication, and samples of the same state have the same outputs. Convolutional networks
+(Hallway) multiply on tensor cores, in TF32 as PyTorch's convolutions do by default, or in bfloat16.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from bdpi.agents.learners import network_learner
+from bdpi.agents.policies import CnnPolicy
 from bdpi.learner import Hyperparameters, LearnerState, fused, nvrtc
 from bdpi.learner.cohort import Cohort, Member, _Request
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import Ring, Transitions
 from bdpi.learner.native import NativeLearner
-from bdpi.learner.torch import TorchLearner
+from bdpi.learner.rules import Conservative
+from bdpi.learner.torch import Precision, TorchLearner
 
 TASKS = {"LunarLander": (8, 256, 4, False), "TableLong": (3, 32, 3, False), "FrozenLake8x8": (64, 32, 4, True)}
 CRITICS, BATCH, CAPACITY = 16, 256, 20_000
 PEAK_FLOPS, PEAK_BYTES = 67e12, 4.8e12  # an H200's, by its data sheet: float32 without tensor cores; memory
+PEAK_CONVOLUTIONS: dict[Precision, float] = {"float32": 495e12, "bfloat16": 989e12}  # on tensor cores; TF32, bfloat16
+IMAGES, IMAGE = 2_000, (3, 60, 80)
 
 
 def network(sizes: tuple[int, int, int]) -> nn.Module:
@@ -71,7 +81,8 @@ def floor(sizes: tuple[int, int, int], one_hot: bool, runs: int, hyper: Hyperpar
 
 
 def milliseconds(epoch: Callable[[], object], repeats: int) -> float:
-    epoch()  # compiles, records graphs
+    epoch()  # compiles
+    epoch()  # is recorded as a graph
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(repeats):
@@ -122,6 +133,40 @@ def measure(task: str) -> Iterator[Figure]:
         yield Figure(task, "fused, a cohort", runs, ms, floor(sizes, one_hot, runs, hyper))
 
 
+def convolutional_floor(policy: CnnPolicy, hyper: Hyperparameters, precision: Precision) -> float:
+    """Milliseconds; PyTorch counts the multiplications."""
+    network = policy.make_critic()
+    with FlopCounterMode(display=False) as counter:
+        outputs = network(torch.rand(BATCH, *IMAGE))
+        forward = counter.get_total_flops()
+        outputs.sum().backward()
+        fit = counter.get_total_flops()
+    values = CRITICS * (hyper.critic_iterations + 1)  # of the next states: both networks once, then those fitted
+    fits = CRITICS * (hyper.critic_iterations + 1) * hyper.fit_steps
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    size = CRITICS * BATCH * 2 * math.prod(IMAGE) + 4 * 2 * 3 * parameters * (2 * CRITICS + 1)
+    return 1000 * max((values * forward + fits * fit) / PEAK_CONVOLUTIONS[precision], size / PEAK_BYTES)
+
+
+def measure_hallway(device: str = "cuda") -> Iterator[Figure]:
+    rng, hyper = np.random.default_rng(0), Hyperparameters(fit_steps=1)
+    images = rng.integers(0, 255, (IMAGES, *IMAGE), dtype=np.uint8)
+    numbers = rng.normal(size=IMAGES).astype(np.float32)
+    ring = Ring(object(), IMAGES, IMAGES)
+    memory = Transitions(
+        images, rng.integers(0, 4, IMAGES), numbers, np.full_like(numbers, 0.99), images[::-1].copy(), ring=ring
+    )
+    batches, order = rng.integers(0, IMAGES, (CRITICS, BATCH)), rng.permutation(CRITICS)
+    for precision in PEAK_CONVOLUTIONS:
+        policy = CnnPolicy(spaces.Box(0, 255, IMAGE, np.uint8), spaces.Discrete(4))
+        learner = network_learner(
+            policy, Conservative(), CRITICS, BATCH, torch.device(device), "torch", precision=precision
+        ).learner
+        epoch = partial(learner.epoch, memory, batches, order, hyper)
+        ms = milliseconds(epoch, 10)
+        yield Figure("Hallway", f"torch, {precision}", 1, ms, convolutional_floor(policy, hyper, precision))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
@@ -130,10 +175,9 @@ def main() -> None:
         raise SystemExit(f"bench-gpu needs {nvrtc.REMEDY}")
     figures = []
     print(torch.cuda.get_device_name())
-    for task in TASKS:
-        for figure in measure(task):
-            figures.append(asdict(figure))
-            print(figure, flush=True)
+    for figure in chain(measure_hallway(), *(measure(task) for task in TASKS)):
+        figures.append(asdict(figure))
+        print(figure, flush=True)
     if arguments.out is not None:
         found = {"gpu": torch.cuda.get_device_name(), "figures": figures}
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+import torch
 from PIL import Image
 from stable_baselines3.common.monitor import load_results
 from typer.testing import CliRunner, Result
@@ -24,6 +25,8 @@ from typer.testing import CliRunner, Result
 import bdpi
 from bdpi.agents import AGENTS
 from bdpi.cli import app
+from bdpi.learner import fused
+from bdpi.runs import doctor
 from bdpi.runs.build import PEER_NAMES
 from bdpi.runs.presets import PRESETS
 
@@ -516,7 +519,16 @@ def test_listing_environments_is_fast_because_nothing_heavy_is_imported() -> Non
 def test_the_doctor_knows_the_installation() -> None:
     result = bdpi_command("doctor")
     assert result.exit_code == 0, result.output
-    for part in ("python", "torch", "gymnasium", "stable-baselines3", "native learner", "threads", "CUDA"):
+    for part in (
+        "python",
+        "torch",
+        "gymnasium",
+        "stable-baselines3",
+        "native learner",
+        "threads",
+        "CUDA",
+        "CUDA graphs",
+    ):
         assert re.search(rf"^{part} ", result.stdout, re.MULTILINE)
     assert str(Path(bdpi.__file__).parent) in result.stdout
 
@@ -526,6 +538,21 @@ def test_the_doctor_survives_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) ->
     result = bdpi_command("doctor")
     assert result.exit_code == 0
     assert "BDPI_NUM_THREADS" in result.stdout
+
+
+def test_the_doctor_says_whether_epochs_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said() -> str:
+        return re.search(r"^CUDA graphs +(.*)$", bdpi_command("doctor").stdout, re.MULTILINE)[1]
+
+    assert said().startswith("used: " if torch.cuda.is_available() else "not used: they need a GPU")
+    assert doctor.why_not_recorded("cpu") == "cpu has no graphs"  # the trial itself runs anywhere
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(fused, "is_available", lambda: False)
+    monkeypatch.setattr(doctor, "why_not_recorded", lambda: "operation not permitted when stream is capturing")
+    assert said().endswith("which is slower: operation not permitted when stream is capturing")
+    monkeypatch.setattr(doctor, "why_not_recorded", lambda: 1 / 0)
+    assert said().startswith("cannot be tried: ")
 
 
 def test_version_and_help() -> None:

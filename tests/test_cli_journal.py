@@ -27,9 +27,10 @@ N = 300
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lake") / "lake.sqlite"
-    BDPI(
-        "MlpPolicy", "FrozenLake-v1", journal=path, n_critics=2, batch_size=16, critic_iterations=1, fit_steps=1, seed=0
-    ).learn(N)
+    env = gym.make("FrozenLake-v1")
+    small = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 1}
+    with Journal(path, env.observation_space, env.action_space) as journal:
+        BDPI("MlpPolicy", env, journal=journal, seed=0, **small).learn(N)
     return path
 
 

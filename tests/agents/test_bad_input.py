@@ -114,6 +114,8 @@ def test_a_state_number_outside_its_space():
         ({"gradient_steps": -2}, "gradient_steps"),
         ({"n_threads": 0}, "n_threads"),
         ({"learner": "magic"}, 'learner must be "auto", "native", "torch" or "fused"'),
+        ({"precision": "half"}, 'precision must be "float32" or "bfloat16"'),
+        ({"precision": "bfloat16"}, "is for networks that PyTorch trains, .* the native learner"),
         ({"policy": "LstmPolicy"}, "policy must be one of MlpPolicy, CnnPolicy, MultiInputPolicy"),
         ({"policy": DQNPolicy}, "subclass of BDPIPolicy"),
     ],

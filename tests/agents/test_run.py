@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -34,6 +35,7 @@ SPACES = {
         }
     ),
 }
+PRECISIONS = ("float32", "bfloat16")
 POLICIES = {"image": "CnnPolicy", "dict": "MultiInputPolicy"}
 
 
@@ -54,6 +56,17 @@ def test_every_observation_space(kind, learner, tmp_path):
     loaded = BDPI.load(tmp_path / "agent", env=env)
     assert loaded.predict(observation, deterministic=True)[0] == action
     loaded.learn(20)
+
+
+def test_bfloat16_is_a_choice_that_is_saved(tmp_path):
+    env = Walk(SPACES["image"])
+    exact, rounded = (quick_agent(env, "CnnPolicy", precision=precision).learn(30) for precision in PRECISIONS)
+    assert fingerprint(exact) != fingerprint(rounded)
+    rounded.save(tmp_path / "agent")
+    loaded = BDPI.load(tmp_path / "agent", env=env)
+    assert loaded.precision == "bfloat16"
+    assert {parameter.dtype for parameter in loaded.policy.actor.parameters()} == {torch.float32}
+    assert BDPI.load(tmp_path / "agent", precision="float32").precision == "float32"
 
 
 @pytest.mark.parametrize("kind", ["box", "box-float64", "box-integers", "discrete-start", "multidiscrete-start"])

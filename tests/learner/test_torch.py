@@ -154,10 +154,17 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 @needs_cuda
 @pytest.mark.parametrize("in_a_ring", [False, True])
-def test_cuda_equals_cpu(in_a_ring):
+@pytest.mark.parametrize("patches", [False, True])
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_cuda_equals_cpu(in_a_ring, patches, at_once, monkeypatch):
     """The first epoch runs as it is, the second is recorded, the others replay the recording."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     transitions = image_transitions()
-    learners = [TorchLearner(convolutions(), convolutions(), convolutional_state(3), d) for d in ("cpu", "cuda")]
+    learners = [
+        TorchLearner(convolutions(), convolutions(), convolutional_state(3), device, patches=patches)
+        for device in ("cpu", "cuda")
+    ]
+    learners[1]._at_once = at_once
     memory = object()
     for epoch in range(5):
         batches, order = random_batches(3, 3, 16, n=60, seed=epoch)
@@ -172,6 +179,20 @@ def test_cuda_equals_cpu(in_a_ring):
     np.testing.assert_allclose(on_gpu["critics.parameters"], on_cpu["critics.parameters"], atol=2e-4)
     np.testing.assert_allclose(on_gpu["actor.parameters"], on_cpu["actor.parameters"], atol=2e-4)
     assert on_gpu["critics.steps"].tolist() == on_cpu["critics.steps"].tolist()
+
+
+@needs_cuda
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_on_cuda_losses_are_those_of_the_cpu_in_any_precision(precision):
+    transitions = image_transitions()
+    exact = TorchLearner(convolutions(), convolutions(), convolutional_state(3))
+    rounded = TorchLearner(convolutions(), convolutions(), convolutional_state(3), "cuda", precision=precision)
+    for epoch in range(5):
+        batches = random_batches(3, 3, 16, n=60, seed=epoch)
+        metrics = [each.epoch(transitions, *batches, Hyperparameters(fit_steps=2)) for each in (exact, rounded)]
+        assert metrics[1].critic_loss == pytest.approx(metrics[0].critic_loss, rel=0.02)
+    assert rounded.replay.reason == ""
+    assert rounded._trained.windows is not None
 
 
 class Synchronous(nn.Sequential):

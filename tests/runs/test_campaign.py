@@ -75,6 +75,17 @@ def test_finished_runs_are_never_repeated(tmp_path: Path) -> None:
     assert status_of(job(tmp_path, episodes=3)) == "finished"
 
 
+def test_a_finished_run_whose_memory_was_removed_is_finished_and_starts_over_to_become_longer(
+    tmp_path: Path, expected: dict[Any, Any]
+) -> None:
+    execute(job(tmp_path, episodes=10))
+    (tmp_path / "small" / "BDPI-seed0" / "replay.npz").unlink()
+    assert status_of(job(tmp_path, episodes=10)) == "finished"
+    longer = [job(tmp_path)]
+    assert run_all(longer)[0].done == longer
+    assert episodes_of(tmp_path, longer)["BDPI", 0] == expected["BDPI", 0]
+
+
 def test_a_run_with_other_settings_is_not_mistaken_for_this_one(tmp_path: Path) -> None:
     run_all([job(tmp_path)])
     other = job(tmp_path, hyperparameters={**SMALL, "n_critics": 3})

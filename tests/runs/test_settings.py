@@ -41,8 +41,10 @@ def test_spaces_around_the_equals_sign_do_no_harm() -> None:
 
 @pytest.mark.parametrize("agent_class", AGENTS.values())
 def test_every_agent_knows_the_common_settings(agent_class: type[EnsembleAlgorithm]) -> None:
-    texts = ["gamma=0.9", "n_critics=8", "fit_steps=3", "device=cpu", "n_threads=1", "net_arch=[8]"]
+    texts = ["gamma=0.9", "n_critics=8", "fit_steps=3", "device=cpu", "n_threads=1", "precision=bfloat16"]
+    texts += ["net_arch=[8]"]
     hyperparameters, policy_kwargs = parse_settings(texts, agent_class)
+    assert hyperparameters.pop("precision") == "bfloat16"
     assert hyperparameters == {"gamma": 0.9, "n_critics": 8, "fit_steps": 3, "device": "cpu", "n_threads": 1}
     assert policy_kwargs == {"net_arch": [8]}
     assert not {"policy", "env", "seed", "common", "kwargs", "self"} & set(settable(agent_class))

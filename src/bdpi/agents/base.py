@@ -6,13 +6,9 @@ the learner (:meth:`_make_learner`), and how it picks actions in training (:meth
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 import warnings
-from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -26,45 +22,27 @@ from stable_baselines3.common.type_aliases import (
     MaybeCallback,
     Schedule,
 )
-from stable_baselines3.common.utils import FloatSchedule, check_for_correct_spaces, get_system_info
+from stable_baselines3.common.utils import FloatSchedule
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
-from bdpi.agents.files import File, read_agent, write_agent
 from bdpi.agents.journal import Journal
 from bdpi.agents.learners import AgentLearner, LearnerChoice, network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
-from bdpi.agents.normalizing import describe_normalizer, restore_normalizer
-from bdpi.agents.plain import Arrays, Foreign, decode, encode
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
-from bdpi.agents.stepping import SteppingAlgorithm
+from bdpi.agents.saving import SavingAlgorithm
 from bdpi.learner import Hyperparameters, native
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 from bdpi.learner.rules import ActorRule, check_rule
+from bdpi.learner.torch import Precision
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
-
-#: What comes out of a file whose parts are missing, garbled, or do not fit together.
-_UNLOADABLE = (
-    KeyError,
-    IndexError,
-    TypeError,
-    RuntimeError,
-    AssertionError,
-    AttributeError,
-    OverflowError,
-    MemoryError,
-    EOFError,
-)
-
-#: Where arguments are kept whose attributes have other names.
-_ATTRIBUTES = {"learner": "learner_choice", "stats_window_size": "_stats_window_size"}
 
 #: Entropy, disagreement and KL cost a few forward passes; every hundredth epoch is enough to draw their curves.
 DIAGNOSTICS_EVERY = 100
 
 
-class EnsembleAlgorithm(SteppingAlgorithm):
+class EnsembleAlgorithm(SavingAlgorithm):
     """Several critics, and perhaps an actor, trained by an :class:`~bdpi.agents.learners.AgentLearner`.
 
     :param policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", or a subclass of
@@ -91,6 +69,9 @@ class EnsembleAlgorithm(SteppingAlgorithm):
     :param device: where networks live. "auto" is the CPU for perceptrons, else a GPU if there is one.
     :param learner: "native" (C++), "torch", or "auto": native wherever possible. "fused" has kernels of its own for
         small perceptrons on a GPU.
+    :param precision: in which the PyTorch learner computes. "bfloat16" makes convolutional networks faster on a GPU:
+        their convolutions and matrix products are rounded to 8 significant bits while they learn (PyTorch's autocast);
+        parameters, Adam's moments, targets, and whatever the agent predicts, stay float32.
     :param n_threads: threads of the native learner; all cores if None (one less with ``asynchronous``). Never changes
         results.
     :param journal: file in which every transition is before the agent acts again; what is in it already becomes the
@@ -112,8 +93,6 @@ class EnsembleAlgorithm(SteppingAlgorithm):
     actor_learning_rate: float | Schedule | None = None
     #: weight of a fixed random function in each critic
     prior_scale: float = 0.0
-    #: settings and statistics of the ``VecNormalize`` that the agent learned with, where it was loaded without one
-    kept_normalizer: tuple[dict[str, Any], Arrays] | None = None
 
     def __init__(
         self,
@@ -138,6 +117,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         seed: int | None = None,
         device: torch.device | str = "auto",
         learner: LearnerChoice = "auto",
+        precision: Precision = "float32",
         n_threads: int | None = None,
         journal: str | os.PathLike[str] | Journal | None = None,
         autosave: str | os.PathLike[str] | None = None,
@@ -175,6 +155,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         self.fit_steps = fit_steps
         self.critic_step_size = critic_step_size
         self.learner_choice: LearnerChoice = learner
+        self.precision: Precision = precision
         self.n_threads = n_threads
         self.journal = journal
         self.autosave, self.autosave_minutes = autosave, autosave_minutes
@@ -196,19 +177,6 @@ class EnsembleAlgorithm(SteppingAlgorithm):
             self._setup_model()
 
     # -- set-up -------------------------------------------------------------------------------------------------
-
-    @classmethod
-    def _settings(cls) -> list[str]:
-        """Names of what the constructor can be told, beside policy, environment and device."""
-        constructors = [vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each)]
-        ours = constructors[: constructors.index(EnsembleAlgorithm.__init__) + 1]
-        named = {
-            name
-            for constructor in ours
-            for name, parameter in inspect.signature(constructor).parameters.items()
-            if parameter.kind is parameter.KEYWORD_ONLY
-        }
-        return sorted({*named, "learning_rate"} - {"device", "_init_setup_model"})
 
     def _check_hyperparameters(self) -> None:
         checks.check_learning_rate("learning_rate", self.learning_rate)
@@ -289,6 +257,7 @@ class EnsembleAlgorithm(SteppingAlgorithm):
             self.learner_choice,
             threads,
             self.prior_scale,
+            self.precision,
         )
 
     def set_random_seed(self, seed: int | None = None) -> None:
@@ -465,227 +434,6 @@ class EnsembleAlgorithm(SteppingAlgorithm):
         finally:
             if starts:
                 self.stop_learning()
-
-    # -- files --------------------------------------------------------------------------------------------------
-
-    def save(
-        self,
-        path: File,
-        exclude: Iterable[str] | None = None,
-        include: Iterable[str] | None = None,
-        *,
-        include_buffer: bool = False,
-    ) -> None:
-        """Write the agent to one file, whole or not at all; learning in the background pauses meanwhile.
-
-        Networks, Adam's moments, generators and counters are in it, and the statistics of ``VecNormalize``, if there is
-        one: an agent that is loaded goes on where it was. There is no code in the file, and reading it runs none.
-
-        :param path: of the file; ``.zip`` is added where there is no ending
-        :param exclude: attributes to leave out
-        :param include: attributes not to leave out
-        :param include_buffer: with the replay memory
-        """
-        left_out = (set(self._excluded_save_params()) | set(exclude or ())) - set(include or ())
-        arrays: Arrays = {}
-        with self.learning_paused():
-            attributes = {
-                name: encode(value, arrays, f"attributes.{name}")
-                for name, value in list(vars(self).items())
-                if name not in left_out
-            }
-            parts = {"learner": self.agent_learner.learner.state_dict(), "policy": self._policy_arrays()}
-            if include_buffer:
-                parts["replay"] = self.replay_buffer.held()
-            normalizer = None
-            if self._vec_normalize_env is not None:
-                normalizer, parts["normalizer"] = describe_normalizer(self._vec_normalize_env)
-            elif self.kept_normalizer is not None:
-                normalizer, parts["normalizer"] = self.kept_normalizer
-            for part, named in parts.items():
-                arrays |= {f"{part}.{name}": array for name, array in named.items()}
-            arrays = {name: array.copy(order="C") for name, array in arrays.items()}
-        for name, array in arrays.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ValueError(
-                    f"the agent is not saved, because {name} holds numbers that are not finite: learning has diverged"
-                )
-        about = {"class": type(self).__name__, "bdpi": _version(), "parts": list(parts), "normalizer": normalizer}
-        write_agent(path, {**about, "attributes": attributes}, arrays)
-
-    def _autosave_if_due(self) -> None:
-        """Asked between steps and epochs; there need not be anything to learn from yet."""
-        if self.autosave is not None and time.monotonic() >= self._saved_at + 60 * self.autosave_minutes:
-            # With a journal, the experience is in a file already; demonstrations are not.
-            include = self._journal is None or self.replay_buffer.n_demonstrations > 0
-            try:
-                self.save(self.autosave, include_buffer=include)
-            except OSError as error:  # the robot goes on
-                warnings.warn(
-                    f"autosave to {self.autosave} failed: {error}. It is tried again in {self.autosave_minutes:g} min.",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-            self._saved_at = time.monotonic()
-
-    def _policy_arrays(self) -> Arrays:
-        return {name: tensor.cpu().numpy() for name, tensor in self.policy.state_dict().items()}
-
-    def _excluded_save_params(self) -> list[str]:
-        derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
-        derived += ["acted_by", "_warned_of_masks", "_background", "_begun", "_acted_mask", "_quick_actor"]
-        derived += ["journal", "_journal", "autosave", "_saved_at", "lr_schedule", "start_time", "kept_normalizer"]
-        return [*super()._excluded_save_params(), *derived, "_device_is_free"]
-
-    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy", "agent_learner"], []  # what get_parameters and set_parameters are about
-
-    @classmethod
-    def load(  # type: ignore[override]
-        cls: type[Self],
-        path: File,
-        env: GymEnv | str | None = None,
-        device: torch.device | str = "auto",
-        custom_objects: dict[str, Any] | None = None,
-        print_system_info: bool = False,
-        force_reset: bool = True,
-        **kwargs: Any,
-    ) -> Self:
-        """Load an agent that :meth:`save` wrote.
-
-        :param path: of the file
-        :param env: environment to go on learning in (an id will do); none is needed for predictions. If the agent
-            learned with ``VecNormalize``, so will this one.
-        :param device: where networks live
-        :param custom_objects: attributes to use instead of those in the file; functions and classes of your own, which
-            a file cannot hold, have to be given here
-        :param print_system_info: print what is installed
-        :param force_reset: learning begins with a new episode
-        :param kwargs: arguments of the constructor, or attributes, to change, for instance ``journal``
-        :raises ValueError: for a file that is damaged or does not fit, and for kwargs that do not exist
-        """
-        if print_system_info:
-            get_system_info()
-        document, arrays = read_agent(path, cls.__name__)
-        try:
-            return cls._from_file(document, arrays, env, device, custom_objects or {}, force_reset, kwargs)
-        except _UNLOADABLE as error:
-            raise ValueError(f"{path} is damaged, or of another kind of agent: {error}") from error
-
-    @classmethod
-    def _from_file(
-        cls: type[Self],
-        document: dict[str, Any],
-        arrays: Arrays,
-        env: GymEnv | str | None,
-        device: torch.device | str,
-        custom_objects: dict[str, Any],
-        force_reset: bool,
-        changes: dict[str, Any],
-    ) -> Self:
-        data = {
-            name: custom_objects[name] if name in custom_objects else decode(value, arrays)
-            for name, value in document["attributes"].items()
-        }
-        _check_sizes(data, arrays)
-        changes = {_ATTRIBUTES.get(name, name): value for name, value in changes.items()}
-        data |= changes
-        _check_brought_along(data)
-        if env is not None:
-            vec_env = cls._wrap_env(maybe_make_env(env, 0), data["verbose"])
-            if document.get("normalizer") is not None:
-                vec_env = restore_normalizer(vec_env, document["normalizer"], _part_of(arrays, "normalizer"))
-            check_for_correct_spaces(vec_env, data["observation_space"], data["action_space"])
-            data["n_envs"] = vec_env.num_envs
-            if force_reset:  # before training goes on; an environment is not in the file
-                data["_last_obs"] = None
-        else:
-            vec_env = None
-        agent = cls(data["policy_class"], vec_env, device=device, _init_setup_model=False)
-        unknown = changes.keys() - document["attributes"].keys() - vars(agent).keys()
-        if unknown:
-            raise ValueError(
-                f"{cls.__name__} has no {', '.join(sorted(unknown))}: load takes {', '.join(cls._settings())}"
-            )
-        _check_types(vars(agent), {name: value for name, value in data.items() if name not in custom_objects | changes})
-        vars(agent).update(data)
-        if vec_env is None and document.get("normalizer") is not None:
-            agent.kept_normalizer = document["normalizer"], _part_of(arrays, "normalizer")
-        agent.journal = None  # until the replay memory is there
-        agent._setup_model()
-        parts = {part: _part_of(arrays, part) for part in document["parts"]}
-        agent.policy.load_state_dict({name: torch.from_numpy(array) for name, array in parts["policy"].items()})
-        agent.agent_learner.learner.load_state_dict(parts["learner"])
-        if "replay" in parts:
-            agent.replay_buffer.take_over(parts["replay"], "the file")
-        agent.journal = changes.get("journal")
-        if agent.journal is not None:
-            agent._open_journal(agent.journal)
-        return agent
-
-
-def _version() -> str:
-    try:
-        return version_of("bdpi")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def _part_of(arrays: Arrays, part: str) -> Arrays:
-    return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
-
-
-def _check_sizes(data: dict[str, Any], arrays: Arrays) -> None:
-    """Whether the file has as many networks as it says, before they are made.
-
-    :raises ValueError: if it does not
-    """
-    held = len(arrays["learner.active"])
-    if data["n_critics"] != held:
-        raise ValueError(f"the file is damaged: it says that n_critics is {data['n_critics']!r}, and holds {held}")
-
-
-#: What attributes are that a new agent does not have.
-_OPTIONAL: dict[str, type] = {
-    "_generator": np.random.Generator,
-    "_predict_generator": np.random.Generator,
-    "seed": int,
-    "critics_per_step": int,
-    "fit_steps": int,
-    "n_threads": int,
-}
-
-
-def _check_types(usual: dict[str, Any], data: dict[str, Any]) -> None:
-    """Whether attributes are what they usually are.
-
-    :raises ValueError: if one is not
-    """
-    for name, value in data.items():
-        default = usual.get(name)
-        wanted = _OPTIONAL.get(name) if default is None else type(default)
-        if wanted is None or value is None or callable(default) or callable(value) or name == "train_freq":
-            continue
-        whole_number_for_number = wanted is float and type(value) is int
-        if type(value) is not wanted and not whole_number_for_number:
-            raise ValueError(f"the file is damaged: {name} is {str(value)[:100]!r}, not a {wanted.__name__}")
-
-
-def _check_brought_along(data: dict[str, Any]) -> None:
-    """:raises ValueError: when something is missing that a file cannot hold"""
-
-    def look(name: str, value: Any) -> None:
-        if isinstance(value, Foreign):
-            raise ValueError(
-                f"{name} was {value.what}, which a file cannot hold without running code when it is read: "
-                f'give load(..., custom_objects={{"{name.partition("[")[0]}": ...}})'
-            )
-        if isinstance(value, dict):
-            for key, part in value.items():
-                look(f"{name}[{key!r}]", part)
-
-    for name, value in data.items():
-        look(name, value)
 
 
 def _generators(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:

@@ -24,7 +24,7 @@ from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.rules import ActorRule
 from bdpi.learner.tabular import TabularLearner, allowed
-from bdpi.learner.torch import TorchLearner
+from bdpi.learner.torch import Precision, TorchLearner, dtype_of
 
 LearnerChoice = Literal["auto", "native", "torch", "fused"]
 
@@ -113,6 +113,7 @@ def network_learner(
     choice: LearnerChoice = "auto",
     n_threads: int | None = None,
     prior_scale: float = 0.0,
+    precision: Precision = "float32",
 ) -> AgentLearner:
     """Networks: the policy's actor, which shares its memory with the learner from now on, and critics.
 
@@ -124,7 +125,14 @@ def network_learner(
     :param choice: "auto", or the name of a learner
     :param n_threads: threads of the native learner
     :param prior_scale: weight of a fixed random function in each critic
+    :param precision: in which the PyTorch learner computes
     """
+    chosen = _choose(policy, rule, choice, device, batch_size, prior_scale)
+    if dtype_of(precision) != torch.float32 and chosen != "torch":
+        raise ValueError(
+            f"precision={precision!r} is for networks that PyTorch trains, such as those of CnnPolicy; the {chosen} "
+            'learner, which trains these, computes in float32 (learner="torch" would take it)'
+        )
     critics = [[flatten_parameters(policy.make_critic()) for _ in range(2)] for _ in range(n_critics)]
     priors = [flatten_parameters(policy.make_critic()) for _ in range(n_critics)] if prior_scale else None
     state = LearnerState.fresh(
@@ -135,7 +143,6 @@ def network_learner(
     learner: NativeLearner | TorchLearner
     inputs = None
     actor_parameters = None
-    chosen = _choose(policy, rule, choice, device, batch_size, prior_scale)
     if chosen == "native":
         inputs = policy.native_inputs()
         assert inputs is not None
@@ -170,7 +177,9 @@ def network_learner(
                 learner = member = cohorts.member(actor, policy.make_critic(), state, networks)
                 actor_parameters = member.acting_parameters
         else:
-            learner = TorchLearner(actor, policy.make_critic(), state, device, policy.preprocess, prior_scale)
+            learner = TorchLearner(
+                actor, policy.make_critic(), state, device, policy.preprocess, prior_scale, precision
+            )
         if learner.actor is not None and actor_parameters is None:
             actor_parameters = learner.actor.parameters
     agent_learner = AgentLearner(learner, inputs, has_actor=policy.actor is not None)

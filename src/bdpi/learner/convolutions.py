@@ -8,6 +8,9 @@ matrix product, which every device does well.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -55,7 +58,7 @@ class Overlap(torch.autograd.Function):
             vertical = slice(i, i + stride[0] * (rows - 1) + 1, stride[0])
             for j in range(kernel[1]):
                 horizontal = slice(j, j + stride[1] * (columns - 1) + 1, stride[1])
-                images[:, vertical, horizontal] += patches[:, :, :, i, j]
+                images[:, vertical, horizontal].add_(patches[:, :, :, i, j])  # += would copy the sum onto itself
         return images
 
     @staticmethod
@@ -83,24 +86,79 @@ def _merged(function: type[torch.autograd.Function], stacked: Tensor, axis: int,
     return result.view(*stacked.shape[:2], *result.shape[1:]), 0
 
 
-class MatrixConv2d(nn.Conv2d):
+@dataclass(frozen=True)
+class Window:
+    """What a plain convolution sees of an image at a time.
+
+    :param kernel: height and width
+    :param stride: from one patch to the next
+    :param padding: zeros around the image, as ``nn.functional.pad`` takes them
+    """
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, ...]
+
+    @classmethod
+    def of(cls, convolution: nn.Conv2d) -> Window:
+        """The window of a plain convolution."""
+        kernel, stride = convolution.kernel_size, convolution.stride
+        return cls((kernel[0], kernel[1]), (stride[0], stride[1]), tuple(convolution._reversed_padding_repeated_twice))
+
+    def patches(self, images: Tensor) -> Tensor:
+        """Images (n, channels, height, width) to (n, rows, columns, kernel values)."""
+        if any(self.padding):  # by nothing would be a copy
+            images = nn.functional.pad(images, self.padding)
+        return _apply(Patches, images.permute(0, 2, 3, 1), self.kernel, self.stride)
+
+
+class PatchConv2d(nn.Conv2d):
+    """``nn.Conv2d`` that is given the patches of images, as :class:`Window` lays them out."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Patches (n, rows, columns, kernel values) to what ``nn.Conv2d`` makes of their images."""
+        weight = self.weight.permute(0, 2, 3, 1).reshape(self.out_channels, -1)
+        return nn.functional.linear(input, weight, self.bias).permute(0, 3, 1, 2)
+
+
+class MatrixConv2d(PatchConv2d):
     """``nn.Conv2d`` computed as a matrix product."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Images (n, channels, height, width), as for ``nn.Conv2d``."""
-        images = nn.functional.pad(input, self._reversed_padding_repeated_twice).permute(0, 2, 3, 1)
-        patches = _apply(Patches, images, self.kernel_size, self.stride)
-        weight = self.weight.permute(0, 2, 3, 1).reshape(self.out_channels, -1)
-        return nn.functional.linear(patches, weight, self.bias).permute(0, 3, 1, 2)
+        return super().forward(Window.of(self).patches(input))
+
+
+def is_plain(part: nn.Module) -> bool:
+    """Whether ``part`` is a convolution that can be computed as a matrix product."""
+    return type(part) is nn.Conv2d and part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
 
 
 def with_matrix_products(module: nn.Module) -> nn.Module:
     """A copy of ``module``, with the same parameters, whose plain convolutions are matrix products."""
     module = copy.deepcopy(module)
     for part in module.modules():
-        if type(part) is nn.Conv2d and part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros":
+        if is_plain(part):
             part.__class__ = MatrixConv2d
     return module
+
+
+@contextmanager
+def products_as_convolutions() -> Iterator[None]:
+    """On a GPU: matrix products in TF32 where PyTorch lets convolutions use it, as it does by default. Which of the two
+    computes a layer then makes no difference to its precision."""
+    products = torch.backends.cuda.matmul
+    try:
+        differs = torch.backends.cudnn.allow_tf32 and not products.allow_tf32
+    except RuntimeError:  # somebody has chosen by PyTorch's newer names, which these do not go with
+        differs = False
+    if differs:
+        products.allow_tf32 = True
+    try:
+        yield
+    finally:
+        if differs:
+            products.allow_tf32 = False
 
 
 def has_convolutions(module: nn.Module) -> bool:

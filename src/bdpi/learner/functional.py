@@ -3,11 +3,15 @@
 ``torch.func`` maps a module's forward pass and gradient over the rows of a tensor of parameters. Modules that cannot be
 mapped are looped over, with the same result. Modules are used in evaluation mode: dropout is off, batch normalisation
 uses its stored statistics.
+
+A network may compute in a shorter type than its parameters have, by PyTorch's autocast: they are rounded to it once an
+evaluation, all at once. Outputs and gradients are float32 again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -40,10 +44,15 @@ def bind_parameters(module: nn.Module, flat: Tensor) -> None:
 
 
 class FunctionalNetwork:
-    """A module as a function of (flat parameters, inputs)."""
+    """A module as a function of (flat parameters, inputs).
 
-    def __init__(self, module: nn.Module) -> None:
+    :param module: any module with parameters
+    :param dtype: in which its convolutions and matrix products are computed
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
         self.module = module.eval()
+        self.dtype = dtype
         named = list(module.named_parameters())
         if not named:
             raise ValueError(f"a network without parameters cannot learn: {module}")
@@ -56,12 +65,14 @@ class FunctionalNetwork:
         return self._call(self._parts(flat), inputs)
 
     def _parts(self, flat: Tensor) -> tuple[Tensor, ...]:
-        parts = torch.split(flat, self._sizes)
+        parts = torch.split(flat.to(self.dtype), self._sizes)
         return tuple(part.view(shape) for part, shape in zip(parts, self._shapes, strict=True))
 
     def _call(self, parts: tuple[Tensor, ...], inputs: Inputs) -> Tensor:
-        output: Tensor = functional_call(self.module, dict(zip(self._names, parts, strict=True)), (inputs,))
-        return output
+        shorter = self.dtype != torch.float32
+        with torch.autocast(parts[0].device.type, self.dtype) if shorter else nullcontext():
+            output: Tensor = functional_call(self.module, dict(zip(self._names, parts, strict=True)), (inputs,))
+        return output.float()
 
     def gradient(self, loss: Loss, flat: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Any]:
         """d loss / d flat, the loss, and what it returns besides; by ordinary automatic differentiation."""
@@ -70,7 +81,7 @@ class FunctionalNetwork:
             parts = tuple(part.detach().requires_grad_() for part in self._parts(flat))
             value, rest = loss(self._call(parts, inputs))
             gradients = torch.autograd.grad(value, parts)
-        return torch.cat([gradient.reshape(-1) for gradient in gradients]), value.detach(), rest
+        return self._joined(gradients), value.detach(), rest
 
     def mapped_gradient(self, loss: Loss, flat: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Any]:
         """The same in a way that ``vmap`` understands."""
@@ -80,15 +91,23 @@ class FunctionalNetwork:
             return value, (value, rest)
 
         gradients, (value, rest) = grad(of_parts, has_aux=True)(self._parts(flat))
-        return torch.cat([gradient.reshape(-1) for gradient in gradients]), value, rest
+        return self._joined(gradients), value, rest
+
+    def _joined(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        return torch.cat([gradient.reshape(-1) for gradient in gradients]).float()
 
 
 class NetworkStack:
-    """Many networks of one kind, each with its own parameters (rows of a tensor) and its own inputs."""
+    """Many networks of one kind, each with its own parameters (rows of a tensor) and its own inputs.
 
-    def __init__(self, module: nn.Module) -> None:
-        self._network = FunctionalNetwork(module)
-        self._mapped = FunctionalNetwork(with_matrix_products(module))
+    :param module: any module with parameters
+    :param dtype: in which convolutions and matrix products are computed
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
+        self.module = module
+        self._network = FunctionalNetwork(module, dtype)
+        self._mapped = FunctionalNetwork(with_matrix_products(module), dtype)
         #: whether values and gradients of a stack can be computed at once; not known before it was tried
         self.can_be_mapped: dict[str, bool] = {}
 
@@ -130,6 +149,7 @@ class NetworkStack:
                 if kind in self.can_be_mapped:
                     raise  # it has worked before: this is another problem
         slices = [single(*tree_map(lambda tensor: tensor[i], stacked)) for i in range(len(stacked[0]))]  # noqa: B023
-        if len(slices) > 1:
-            self.can_be_mapped[kind] = False
+        if len(slices) == 1:
+            return tree_map(lambda tensor: tensor.unsqueeze(0), slices[0])
+        self.can_be_mapped[kind] = False
         return tree_map(lambda *tensors: torch.stack(tensors), *slices)

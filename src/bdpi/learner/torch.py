@@ -2,16 +2,18 @@
 
 All critics of an epoch are trained at once, as a stack (:mod:`bdpi.learner.functional`). Parameters live in flat
 tensors, so that Adam is a handful of elementwise lines and states can be exchanged with the native learner. On a GPU
-the replay memory is mirrored (:mod:`bdpi.learner.memory`) and the epoch is a CUDA graph (:mod:`bdpi.learner.graphs`).
+the replay memory is mirrored (:mod:`bdpi.learner.memory`), the epoch is a CUDA graph (:mod:`bdpi.learner.graphs`), and
+networks that begin with convolutions are fed with patches (:mod:`bdpi.learner.patches`).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from bdpi.learner.convolutions import has_convolutions
+from bdpi.learner.convolutions import has_convolutions, products_as_convolutions
 from bdpi.learner.functional import FunctionalNetwork, Inputs, NetworkStack
 from bdpi.learner.graphs import Replay
 from bdpi.learner.interface import (
@@ -34,10 +36,23 @@ from bdpi.learner.interface import (
     check_same_arrays,
 )
 from bdpi.learner.memory import DeviceMemory, TensorTransitions
+from bdpi.learner.patches import Windows, lay_out, taking_patches
 from bdpi.learner.rules import ActorRule
 from bdpi.learner.streams import Streams
 
+Precision = Literal["float32", "bfloat16"]
+
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as PyTorch sets them
+
+
+def dtype_of(precision: str) -> torch.dtype:
+    """The type that a precision stands for.
+
+    :raises ValueError: for any other name
+    """
+    if precision not in ("float32", "bfloat16"):
+        raise ValueError(f'precision must be "float32" or "bfloat16", got {precision!r}')
+    return torch.bfloat16 if precision == "bfloat16" else torch.float32
 
 
 def as_float(observations: Any) -> Inputs:
@@ -95,8 +110,17 @@ class TrainedCritics:
 
     observations: Inputs  #: of their batches, (n_trained, batch_size, ...)
     targets: Tensor  #: their last Q', (n_trained, batch_size, n_actions)
-    loss: Tensor
-    mean_q: Tensor
+    q: Tensor  #: Q_A before its last fit
+    errors: Tensor  #: what Q_A lacked to Q' then
+
+
+@dataclass(frozen=True)
+class TrainedNetworks:
+    """The networks in the form in which an epoch evaluates them; predictions take them as they were given."""
+
+    critics: NetworkStack
+    actor: FunctionalNetwork | None
+    windows: Windows | None = None  #: of the patches that they take; None: they take the inputs themselves
 
 
 class TorchLearner:
@@ -108,6 +132,10 @@ class TorchLearner:
     :param device: where to compute
     :param preprocess: from a batch of raw observations (tensors) to the modules' inputs, for instance one-hot vectors
     :param prior_scale: weight of the fixed random function ``state.priors`` in each critic
+    :param precision: "bfloat16" computes the epochs' convolutions and matrix products with 8 significant bits, by
+        PyTorch's autocast. Parameters, Adam's moments, targets and losses, and all predictions, are float32.
+    :param patches: lay out once per batch what the networks' first convolutions see, where they begin with such; None:
+        on a GPU
     """
 
     name = "torch"
@@ -120,6 +148,8 @@ class TorchLearner:
         device: torch.device | str = "cpu",
         preprocess: Callable[[Any], Inputs] = as_float,
         prior_scale: float = 0.0,
+        precision: Precision = "float32",
+        patches: bool | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.preprocess = preprocess
@@ -134,6 +164,11 @@ class TorchLearner:
         self._memory = DeviceMemory(self.device, mirror=self.device.type != "cpu")
         #: convolutional critics are trained apart on a GPU, side by side; all others as one stack
         self._streams = Streams() if self.device.type == "cuda" and has_convolutions(critic) else None
+        self._at_once = None if self._streams is None else 1  # critics in a stack; None: all
+        self._dtype = dtype_of(precision)
+        self._wants_patches = self.device.type == "cuda" if patches is None else patches
+        #: made in the first epoch, which shows what inputs look like
+        self._trained: TrainedNetworks | None = None
         #: runs epochs as CUDA graphs; None on other devices
         self.replay = Replay(self._epoch) if self.device.type == "cuda" else None
 
@@ -144,10 +179,12 @@ class TorchLearner:
     ) -> EpochMetrics:
         """See :meth:`bdpi.learner.interface.Learner.epoch`."""
         memory, batches = self._memory.fetch(transitions, batches)
+        if self._trained is None:
+            self._trained = self._make_trained(memory, batches)
         rates = numbers_of(hyperparameters)
         inputs = [torch.as_tensor(array).to(self.device) for array in (batches, critics, rates)]
         hyperparameters = replace(hyperparameters, learning_rate=0.0, actor_learning_rate=0.0)  # these may change
-        with torch.no_grad():
+        with torch.no_grad(), products_as_convolutions() if self._streams is not None else nullcontext():
             if self.replay is None:
                 metrics = self._epoch(inputs, memory, hyperparameters)
             else:
@@ -159,25 +196,20 @@ class TorchLearner:
         """The epoch, as a function of tensors only; returns the three metrics."""
         batches, critics, rates = inputs
         rule = hyperparameters.actor_rule
-        if self._streams is None:
-            groups = iter([self._train_critics(memory, batches, critics, rates[0], hyperparameters)])
-        else:
-            singles = zip(torch.split(batches, 1), torch.split(critics, 1), strict=True)
-            groups = self._streams.run(
-                [partial(self._train_critics, memory, *single, rates[0], hyperparameters) for single in singles]
-            )
+        at_once = self._at_once or len(batches)
+        groups = zip(torch.split(batches, at_once), torch.split(critics, at_once), strict=True)
+        tasks = [partial(self._train_critics, memory, *group, rates[0], hyperparameters) for group in groups]
+        results = (task() for task in tasks) if self._streams is None else self._streams.run(tasks)
         trained, losses = [], []
-        for group in groups:
+        for group in results:
             trained.append(group)
             for k, q in enumerate(group.targets if rule is not None else ()):
                 assert rule is not None
                 observations = tree_map(lambda tensor: tensor[k], group.observations)  # noqa: B023
                 losses.append(self._train_actor(rule, observations, q, rates[1], hyperparameters))
-        actor_loss = torch.stack(losses).mean() if losses else trained[0].loss.new_full((), float("nan"))
-        critic_loss, mean_q = (
-            torch.stack([getattr(group, name) for group in trained]).mean() for name in ("loss", "mean_q")
-        )
-        return torch.stack([critic_loss, actor_loss, mean_q])
+        actor_loss = torch.stack(losses).mean() if losses else trained[0].q.new_full((), float("nan"))
+        q, errors = (torch.cat([getattr(group, name) for group in trained]) for name in ("q", "errors"))
+        return torch.stack([errors.square().mean(), actor_loss, q.mean()])
 
     def _train_critics(
         self,
@@ -188,12 +220,13 @@ class TorchLearner:
         hyperparameters: Hyperparameters,
     ) -> TrainedCritics:
         """All training iterations of some critics."""
-        networks = self._critic_networks
+        assert self._trained is not None
+        networks = self._trained.critics
         observations = self._batch(memory.observations, batches)
         next_observations = self._batch(memory.next_observations, batches)
         next_masks = None if memory.next_masks is None else memory.next_masks[batches]
-        prior = self._prior(critics, observations)
-        next_prior = self._prior(critics, next_observations)
+        prior = self._prior(networks, critics, observations)
+        next_prior = self._prior(networks, critics, next_observations)
         actions, rewards, discounts = (
             column[batches].unsqueeze(2) for column in (memory.actions, memory.rewards, memory.discounts)
         )
@@ -225,15 +258,14 @@ class TorchLearner:
         self.critics.put((critics, 1 - active), pair[1])
         self.active[critics] = (active + hyperparameters.critic_iterations) % 2
         masks = None if memory.masks is None else memory.masks[batches]
-        return TrainedCritics(
-            observations, allowed(targets + prior, masks), nn.functional.mse_loss(q, targets), (q + prior).mean()
-        )
+        return TrainedCritics(observations, allowed(targets + prior, masks), q + prior, q - targets)
 
     def _train_actor(
         self, rule: ActorRule, observations: Inputs, q: Tensor, learning_rate: Tensor, hyperparameters: Hyperparameters
     ) -> Tensor:
         """Let the actor follow one critic; returns the loss before the fit."""
-        actor, network = self.actor, self._actor_network
+        assert self._trained is not None
+        actor, network = self.actor, self._trained.actor
         assert actor is not None
         assert network is not None
 
@@ -275,11 +307,11 @@ class TorchLearner:
                 q = q + self.prior_scale * self._critic_networks.values(self.priors, everyone)
             return q.cpu().numpy()
 
-    def _prior(self, critics: Tensor, inputs: Inputs) -> Tensor:
+    def _prior(self, networks: NetworkStack, critics: Tensor, inputs: Inputs) -> Tensor:
         """The fixed random part of the critics' Q-values; broadcasts where there is none."""
         if not self.prior_scale:
             return torch.zeros((len(critics), 1, 1), device=self.device)
-        return self.prior_scale * self._critic_networks.values(self.priors[critics], inputs)
+        return self.prior_scale * networks.values(self.priors[critics], inputs)
 
     def _inputs(self, observations: Observations) -> Inputs:
         """Preprocessed observations."""
@@ -287,10 +319,31 @@ class TorchLearner:
 
     def _batch(self, stored: Any, batches: Tensor) -> Inputs:
         """Preprocessed observations of the batches, (n_trained, batch_size, ...)."""
+        assert self._trained is not None
         chosen = self.preprocess(tree_map(lambda tensor: tensor[batches.reshape(-1)], stored))
-        if self._streams is not None:  # the layout that convolutions on a GPU work in
+        if self._trained.windows is not None:
+            chosen = lay_out(chosen, self._trained.windows, self._dtype)
+        elif self._streams is not None:  # the layout that convolutions on a GPU work in
             chosen = tree_map(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, chosen)
         return tree_map(lambda tensor: tensor.view(*batches.shape, *tensor.shape[1:]), chosen)
+
+    def _make_trained(self, memory: TensorTransitions, batches: IntArray) -> TrainedNetworks:
+        """The networks to train: taking patches where actor and critics can take the same, and in the wanted type."""
+        critics, actor = self._critic_networks, self._actor_network
+        modules = [critics.module] if actor is None else [critics.module, actor.module]
+        windows: Windows | None = None
+        if self._wants_patches and has_convolutions(critics.module):
+            few = self.preprocess(tree_map(lambda tensor: tensor[batches[0, :2]], memory.observations))
+            taking = [each for each in (taking_patches(module, few) for module in modules) if each is not None]
+            if len(taking) == len(modules) and len({seen for _, seen in taking}) == 1:
+                modules, windows = [module for module, _ in taking], taking[0][1]
+        if windows is None and self._dtype == torch.float32:
+            return TrainedNetworks(critics, actor)
+        return TrainedNetworks(
+            NetworkStack(modules[0], self._dtype),
+            None if actor is None else FunctionalNetwork(modules[1], self._dtype),
+            windows,
+        )
 
     # -- state --------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ def draw_figure(rows: Sequence[Row], paths: Sequence[Path], title: str = "") -> 
     columns = [_columns(row, rows) for row in rows]
     n_columns = max(len(row) for row in columns)
     # One panel alone would be narrower than the legend above it.
-    width = max(_PANEL_WIDTH * n_columns, 2 * _PANEL_WIDTH)
+    width = max(_PANEL_WIDTH * n_columns, 2.7 * _PANEL_WIDTH)
     figure = _new_figure(width, (_PANEL_HEIGHT + _LEGEND_HEIGHT) * len(rows) + (0.4 if title else 0.0))
     if title:
         figure.suptitle(_plain(title), x=0.01, ha="left", color=_TEXT, fontsize=12, fontweight="bold")

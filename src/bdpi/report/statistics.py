@@ -11,8 +11,9 @@ All randomness has a fixed seed: the same runs give the same intervals.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -79,7 +80,7 @@ def learning_curve(series: Series, max_points: int = 400) -> LearningCurve:
     if len(curves) < 2:
         mean = curves.mean(axis=0) if len(curves) else np.zeros(0)
         return LearningCurve(shown + 1, mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan), len(curves))
-    low, high = np.percentile(_resampled_weights(len(curves)) @ curves, _PERCENTILES, axis=0)
+    low, high = np.percentile(_weights((len(curves),))[0] @ curves, _PERCENTILES, axis=0)
     return LearningCurve(shown + 1, curves.mean(axis=0), low, high, len(curves))
 
 
@@ -137,11 +138,9 @@ def iqm(strata: Sequence[Floats]) -> Estimate:
     if min(len(values) for values in strata) < 2:
         return Estimate(value, math.nan, math.nan, n)
 
-    def once(generator: np.random.Generator) -> Floats:
-        drawn = [values[generator.integers(len(values), size=(REPETITIONS, len(values)))] for values in strata]
-        return interquartile_mean(np.concatenate(drawn, axis=1))
-
-    return _with_interval(value, once, n)
+    generator = np.random.default_rng(0)
+    drawn = [values[generator.integers(len(values), size=(REPETITIONS, len(values)))] for values in strata]
+    return _with_interval(value, interquartile_mean(np.concatenate(drawn, axis=1)), n)
 
 
 def improvement(pairs: Sequence[tuple[Floats, Floats]]) -> Estimate:
@@ -159,14 +158,9 @@ def improvement(pairs: Sequence[tuple[Floats, Floats]]) -> Estimate:
     if min(min(matrix.shape) for matrix in wins) < 2:
         return Estimate(value, math.nan, math.nan, n)
 
-    def once(generator: np.random.Generator) -> Floats:
-        means = [
-            np.einsum("bi,ij,bj->b", _weights(generator, matrix.shape[0]), matrix, _weights(generator, matrix.shape[1]))
-            for matrix in wins
-        ]
-        return np.mean(means, axis=0)
-
-    return _with_interval(value, once, n)
+    weights = iter(_weights(tuple(size for matrix in wins for size in matrix.shape)))
+    resampled = np.mean([((next(weights) @ matrix) * next(weights)).sum(axis=1) for matrix in wins], axis=0)
+    return _with_interval(value, resampled, n)
 
 
 def first_at_least(curve: Floats, threshold: float) -> int | None:
@@ -188,15 +182,13 @@ def median_episode(series: Series, threshold: float) -> tuple[int, int | None]:
     return sum(time is not None for time in reached), None if math.isinf(middle) else int(middle)
 
 
-def _with_interval(value: float, resample: Callable[[np.random.Generator], Floats], runs: int) -> Estimate:
-    low, high = np.percentile(resample(np.random.default_rng(0)), _PERCENTILES)
+def _with_interval(value: float, resampled: Floats, runs: int) -> Estimate:
+    low, high = np.percentile(resampled, _PERCENTILES)
     return Estimate(value, float(low), float(high), runs)
 
 
-def _resampled_weights(n: int) -> Floats:
-    return _weights(np.random.default_rng(0), n)
-
-
-def _weights(generator: np.random.Generator, n: int) -> Floats:
-    """How often each of n runs is in each resampled set of n, divided by n: (repetitions, n)."""
-    return generator.multinomial(n, np.full(n, 1.0 / n), size=REPETITIONS) / n
+@lru_cache(maxsize=16)  # a study compares many series, most of them with as many runs
+def _weights(sizes: tuple[int, ...]) -> tuple[Floats, ...]:
+    """For each number n of runs, how often each is in each resampled set of n, divided by n: (repetitions, n)."""
+    generator = np.random.default_rng(0)
+    return tuple(generator.multinomial(n, np.full(n, 1.0 / n), size=REPETITIONS) / n for n in sizes)

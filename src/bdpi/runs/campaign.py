@@ -19,6 +19,7 @@ from bdpi.runs.job import Job, JobResult, episodes_done, status_of
 from bdpi.runs.text import duration
 
 _PLAIN_SECONDS = 15.0
+_PER_SECOND = 4
 _MOST_SHOWN = 12  # running jobs in the live view
 
 
@@ -137,18 +138,25 @@ class LiveTally:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, refresh_per_second=4)
+        self._live = Live(console=console, refresh_per_second=_PER_SECOND)
+        self._tally: Tally | None = None
+        self._next = 0.0
 
     def __enter__(self) -> LiveTally:
         self._live.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._tally is not None:
+            self._live.update(_table(self._tally))
         self._live.__exit__(*error)  # type: ignore[arg-type]
 
     def show(self, tally: Tally) -> None:
-        """Draw where the study stands."""
-        self._live.update(_table(tally))
+        """Draw where the study stands, unless that was done a moment ago: thousands of runs end in no time."""
+        self._tally = tally
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + 1 / _PER_SECOND
+            self._live.update(_table(tally))
 
     def say(self, text: str) -> None:
         """Print a line above the table."""

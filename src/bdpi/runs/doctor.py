@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from pathlib import Path
 
 from bdpi.runs.errors import named, one_line
@@ -44,10 +45,43 @@ def _cuda() -> list[tuple[str, str]]:
         import torch
 
         if not torch.cuda.is_available():
-            return [("CUDA", "not available" + ("" if torch.version.cuda else " (this PyTorch was built without it)"))]
+            why = "" if torch.version.cuda else " (this PyTorch was built without it)"
+            return [("CUDA", f"not available{why}"), ("CUDA graphs", "not used: they need a GPU")]
         from bdpi.learner import fused, nvrtc
 
         can = "available" if fused.is_available() else f"not available: they need {nvrtc.REMEDY}"
-        return [("CUDA", f"{torch.version.cuda}: {torch.cuda.get_device_name()}"), ("fused kernels", can)]
+        name = ("CUDA", f"{torch.version.cuda}: {torch.cuda.get_device_name()}")
     except Exception as error:
         return [("CUDA", f"PyTorch cannot be asked: {named(error)}")]
+    return [name, ("fused kernels", can), ("CUDA graphs", _graphs())]
+
+
+def _graphs() -> str:
+    try:
+        reason = why_not_recorded()
+    except Exception as error:
+        return f"cannot be tried: {named(error)}"
+    if reason:
+        return f"not used, learning epochs run step by step, which is slower: {one_line(reason)}"
+    return "used: a learning epoch of the torch learner is recorded once, and then started by one call"
+
+
+def why_not_recorded(device: str = "cuda") -> str:
+    """Try it, with a small convolutional network: why epochs are not recorded as CUDA graphs; empty if they are."""
+    import numpy as np
+    from torch import nn
+
+    from bdpi.learner import Hyperparameters, LearnerState, Transitions
+    from bdpi.learner.functional import flatten_parameters
+    from bdpi.learner.torch import TorchLearner
+
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 3 * 3, 2))
+    parameters = flatten_parameters(network)
+    learner = TorchLearner(network, network, LearnerState.fresh(parameters, np.tile(parameters, (2, 2, 1))), device)
+    images, numbers = np.zeros((4, 1, 5, 5), np.float32), np.zeros(4, np.float32)
+    transitions = Transitions(images, np.zeros(4, np.int64), numbers, numbers, images)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the reason is what is returned
+        for _ in range(3):  # as it is, recorded, replayed
+            learner.epoch(transitions, np.zeros((2, 4), np.int64), np.arange(2), Hyperparameters(fit_steps=1))
+    return f"{device} has no graphs" if learner.replay is None else learner.replay.reason

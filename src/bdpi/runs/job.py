@@ -133,12 +133,9 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
         status = status_of(job)  # perhaps all that was missing
     if status == "finished":
         return JobResult("finished")
-    config = RunFolder(job.folder).read_config() if status == "unfinished" else {}
-    started_over = False
-    if status == "unfinished" and (config.get("result") is None or config.get("resumable") is False):
-        # Killed before anything was saved, or of an algorithm that cannot be resumed: the same seed gives the same run.
+    started_over = status == "unfinished" and _must_start_over(RunFolder(job.folder))
+    if started_over:
         _clear(job.folder)
-        started_over = True
     with _PREPARING:
         if status == "new" or started_over:
             try:
@@ -158,6 +155,15 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
         outcome.folder.error.read_text("utf-8") if outcome.status == "failed" and outcome.folder.error.exists() else ""
     )
     return JobResult(outcome.status, outcome.error or "", details)
+
+
+def _must_start_over(folder: RunFolder) -> bool:
+    """Whether nobody could go on with a run. That costs time and nothing else: the same seed gives the same run."""
+    config = folder.read_config()
+    killed_early = config.get("result") is None  # before anything was saved
+    # Of a finished run that is to become longer, somebody may have removed what only that needs.
+    removed = config.get("status") == "finished" and not folder.replay.exists()
+    return killed_early or removed or config.get("resumable") is False
 
 
 def _clear(path: Path) -> None:

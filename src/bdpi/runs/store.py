@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -147,16 +146,15 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
     Entropies are averaged over blocks of steps.
     """
     root.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "kind", "return", "length"])
+    lines = ["run,kind,return,length\n"]
     for number, run in enumerate(runs):
-        writer.writerows([number, "train", f"{r:.10g}", n] for r, n in zip(run.returns, run.lengths, strict=True))
-        writer.writerows(
-            [number, "test", f"{r:.10g}", ""] for r in (() if run.test_returns is None else run.test_returns)
-        )
-    # without a time stamp: the same runs give the same file
-    write_atomically(root / _EPISODES, lambda path: path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0)))
+        episodes = zip(run.returns.tolist(), run.lengths.tolist(), strict=True)
+        lines += [f"{number},train,{r:.10g},{n}\n" for r, n in episodes]
+        if run.test_returns is not None:
+            lines += [f"{number},test,{r:.10g},\n" for r in run.test_returns.tolist()]
+    # Without a time stamp, the same runs give the same file. A higher level takes seven times as long for a tenth less.
+    packed = gzip.compress("".join(lines).encode(), compresslevel=6, mtime=0)
+    write_atomically(root / _EPISODES, lambda path: path.write_bytes(packed))
     described = {
         "title": title,
         "entropy_block": _ENTROPY_BLOCK,

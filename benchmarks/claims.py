@@ -1,0 +1,216 @@
+"""The paper's claims beside what was measured: docs/results.md and the README's figure, from the archives in results/.
+
+    make figures
+
+The numbers are computed here; the verdicts are ours, and are to be looked at again when the numbers change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bdpi.report.figure import draw_figure
+from bdpi.report.panels import Panel, Row, Series, rows_of
+from bdpi.report.statistics import first_at_least, improvement, mean
+from bdpi.report.tables import estimate_text
+from bdpi.runs.episodes import moving_average
+from bdpi.runs.store import read_runs
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = [row for study in ("figure2", "pendulum") for row in rows_of(read_runs(ROOT / "results" / study)[1])]
+
+LAKE, TABLE, LANDER, PENDULUM = "FrozenLake8x8-v1", "TableLong-v0", "LunarLander-v3", "Pendulum-v1"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Runs of one series over some episodes; over the last ones that all runs have, where some are shorter."""
+
+    row: str
+    environment: str
+    series: str
+    first: int
+    last: int
+
+    @property
+    def panel(self) -> Panel:
+        row = next(row for row in ROWS if row.name == self.row)
+        return next(panel for panel in row.panels if panel.environment == self.environment)
+
+    @property
+    def runs(self) -> Series:
+        return next(series for series in self.panel.series if series.name == self.series)
+
+    def bounds(self, have: int | None = None) -> tuple[int, int]:
+        """
+        :param have: episodes that there are; those that all runs have if None
+        """
+        last = min(self.last, self.runs.n_episodes if have is None else have)
+        return max(0, last - (self.last - self.first)), last
+
+    def scores(self, have: int | None = None) -> np.ndarray:
+        first, last = self.bounds(have)
+        return self.runs.returns[:, first:last].mean(axis=1)
+
+    def __str__(self) -> str:
+        first, last = self.bounds()
+        curve = self.panel.paper(self.series)
+        paper = "" if curve is None else f"; paper: {_short(curve.mean(first, last))}"
+        where = f"episodes {first}–{last}, {_runs(len(self.scores()))}{paper}"
+        return f"{self.series} {estimate_text(mean(self.scores()))} ({where})"
+
+    def better_than(self, other: Block) -> str:
+        """Over the same episodes."""
+        have = min(self.runs.n_episodes, other.runs.n_episodes)
+        chance = estimate_text(improvement([(self.scores(have), other.scores(have))]))
+        return f"a run of {self.series} is better than one of {other.series} with probability {chance}"
+
+    def passes(self, threshold: float) -> str:
+        """When the mean over runs reaches a threshold."""
+        episode = first_at_least(self.runs.smoothed.mean(axis=0), threshold)
+        return f"{self.series} passes {threshold:g} " + ("never" if episode is None else f"in episode {episode}")
+
+    def reached(self, threshold: float) -> str:
+        """How many runs ever reach a threshold, each over all episodes that it has."""
+        runs = [run.shown_returns for run in self.runs.used]
+        curves = [np.array(moving_average(run.tolist())) for run in runs]
+        n = sum(first_at_least(curve, threshold) is not None for curve in curves)
+        return f"{n} of {_runs(len(runs))} of {self.series} reach {threshold:g} ({_range(map(len, runs))} episodes)"
+
+
+def _runs(count: int) -> str:
+    return f"{count} run" + "s" * (count != 1)
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 2 else f"{value:.0f}"
+
+
+def _range(numbers: Iterable[int]) -> str:
+    values = sorted(numbers)
+    return str(values[0]) if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
+
+
+def learned(environment: str, agent: str, first: int, last: int) -> str:
+    """The same of the runs in docs/learning.md."""
+    files = sorted((ROOT / "results" / "learning").glob(f"{environment}-{agent}-seed*.monitor.csv"))
+    scores = [np.loadtxt(file, delimiter=",", skiprows=2, usecols=0)[first:last].mean() for file in files]
+    return f"{estimate_text(mean(np.array(scores)))} (episodes {first}–{last}, {_runs(len(scores))} of learning.md)"
+
+
+def claims() -> list[tuple[str, list[str], str]]:
+    """What the paper says, what was measured, and what we make of it."""
+
+    def lake(series: str, row: str = "algorithms") -> Block:
+        return Block(row, LAKE, series, 900, 1000)
+
+    def table(series: str, row: str = "algorithms") -> Block:
+        return Block(row, TABLE, series, 125, 150)
+
+    def lander(series: str) -> Block:
+        return Block("algorithms", LANDER, series, 500, 600)
+
+    def pendulum(series: str) -> Block:
+        return Block("pendulum", PENDULUM, series, 100, 140)
+
+    bdpi, docking = lake("BDPI"), table("BDPI")
+    critics = ("1x1", "8x8", "16x8", "32x16", "32x32")
+    return [
+        ("BDPI learns FrozenLake in a few hundred episodes", [str(bdpi), bdpi.passes(0.5)], "confirmed"),
+        (
+            "PPO and ACKTR need thousands of episodes there",
+            [str(lake("PPO")), str(lake("ACKTR")), bdpi.better_than(lake("PPO"))],
+            "confirmed",
+        ),
+        (
+            "BDPI learns Table",
+            [str(docking), docking.reached(90), learned(TABLE, "bdpi", 125, 150)],
+            "in part: our curve is the paper's as far as all runs have come, and the runs that find the station keep "
+            "to it; that all of them do is not shown",
+        ),
+        (
+            "The Actor-Mimic loss does as well as BDPI's rule on Table",
+            [str(table("ActorMimic")), table("ActorMimic").reached(90), learned(TABLE, "actor-mimic", 125, 150)],
+            "confirmed: no difference is shown",
+        ),
+        (
+            "… and on FrozenLake (the figure)",
+            [str(lake("ActorMimic")), bdpi.better_than(lake("ActorMimic"))],
+            "confirmed",
+        ),
+        ("… but fails on LunarLander and Hallway", [], "not yet measured"),
+        (
+            "ABCDQN, without an actor, fails on Table",
+            [learned(TABLE, "abcdqn", 125, 150), str(table("ABCDQN"))],
+            "confirmed",
+        ),
+        (
+            "… and is generally worse than BDPI",
+            [str(lake("ABCDQN")), bdpi.better_than(lake("ABCDQN"))],
+            "not confirmed on FrozenLake, where it is better",
+        ),
+        (
+            "Bootstrapped DQN does well on FrozenLake only",
+            [str(lake("BootstrappedDQN")), table("BootstrappedDQN").reached(90)],
+            "confirmed on these two",
+        ),
+        (
+            "BDPI learns LunarLander in far fewer episodes than the others",
+            [f"BDPI {learned(LANDER, 'bdpi', 50, 70)}", str(lander("PPO")), str(lander("ACKTR"))],
+            "BDPI's half confirmed; how far it gets is not yet measured",
+        ),
+        ("BDPI learns Hallway", [learned("Hallway-v0", "bdpi", 40, 60)], "not yet measured"),
+        (
+            "More critics: smoother, a little slower on Table; one critic is not enough",
+            [
+                *(str(lake(name, "critics")) for name in critics),
+                *(table(name, "critics").reached(90) for name in critics),
+            ],
+            "not yet measured: the runs are too short",
+        ),
+        (
+            "Off-policy noise does no harm",
+            [str(lake("BDPI+noise", "noise")), str(bdpi), table("BDPI+noise", "noise").reached(90)],
+            "not yet measured: the runs are too short",
+        ),
+        (
+            "With Binary Action Search, BDPI keeps up with SAC and TD3 on Pendulum",
+            [str(pendulum(name)) for name in ("BDPI+binary", "SAC", "TD3")],
+            "not confirmed: SAC and TD3 are better, and sooner",
+        ),
+        ("The trust region and the number of iterations hardly matter", [], "not yet measured"),
+        ("BDPI hardly minds its hyper-parameters", [], "not yet measured"),
+    ]
+
+
+PAGE = """# The paper's claims, measured again
+
+Written by `make figures` (benchmarks/claims.py). Each claim of the paper's section on results, in our words, with what
+we have measured so far and a verdict. Intervals are 95 % over runs (Student's). The runs are in
+[results/figure2/](../results/figure2/tables.md) and [results/pendulum/](../results/pendulum/tables.md), made by `bdpi
+study figure2` and `bdpi study pendulum`, most of BDPI's and its relatives' on a GPU (`--executor population`), some
+finished on two cores; the tables there say which runs are not finished. Where some are not, numbers are of the last
+episodes that all runs have, so that nobody is left out. [learning.md](learning.md) has runs of its own.
+Critics are written as "how many x how many of them are trained per step".
+
+| Claim | Measured | Verdict |
+|---|---|---|
+"""
+
+
+def main() -> None:
+    lines = [f"| {claim} | {'; '.join(found) or '–'} | {verdict} |" for claim, found, verdict in claims()]
+    (ROOT / "docs" / "results.md").write_text(PAGE + "\n".join(lines) + "\n")
+    algorithms = next(row for row in ROWS if row.name == "algorithms")
+    lake = tuple(panel for panel in algorithms.panels if panel.environment == LAKE)
+    row = Row(algorithms.study, algorithms.name, algorithms.title, lake)
+    draw_figure([row], [ROOT / "docs" / "frozenlake.png"])
+    print("docs/results.md, docs/frozenlake.png")
+
+
+if __name__ == "__main__":
+    main()
