@@ -132,9 +132,13 @@ GOOD: dict[str, Any] = {
         ({"reward": 1e300}, "reward.*not finite"),
         ({"reward": "much"}, "reward must be a number"),
         ({"observation": np.full(4, 1e300)}, "float32, the type of its space, cannot"),
-        ({"executed_action": 3}, "not an action"),
-        ({"executed_action": 0.5}, "whole number"),
-        ({"discount": 2}, "discount"),
+        ({"executed_action": 3}, "^executed_action is 3, which is not an action"),
+        ({"executed_action": 0.5}, "^executed_action must be one whole number"),
+        ({"discount": 2}, "^discount must be a number"),
+        ({"terminated": "no"}, "^terminated must be True or False, got 'no'"),
+        ({"terminated": None}, "^terminated must be True or False"),
+        ({"truncated": 2}, "^truncated must be True or False, got 2"),
+        ({"truncated": [False]}, "^truncated must be True or False"),
         ({"next_mask": [1, 1]}, "zeros and ones"),
     ],
 )
@@ -144,6 +148,13 @@ def test_nonsense_is_refused_and_nothing_is_lost(bad, message):
     with pytest.raises(ValueError, match=message):
         agent.observe(**{**GOOD, **bad})
     assert len(agent.replay_buffer) == agent.num_timesteps == 1
+
+
+@pytest.mark.parametrize("truth", [True, np.True_, 1, np.int64(1), np.array(True)])
+def test_truth_has_several_forms(truth):
+    agent = BDPI("MlpPolicy", ControlLoop(BOX, spaces.Discrete(3)), seed=0, **SMALL)
+    agent.observe(**{**GOOD, "terminated": truth})
+    assert agent.replay_buffer.transitions().discounts.tolist() == [0]
 
 
 def test_numbers_that_would_become_others():

@@ -99,13 +99,15 @@ class SteppingAlgorithm(CollectingAlgorithm):
         observation = self._seen("observation", observation)
         next_observation = self._seen("next observation", next_observation)
         checks.check_reward(reward, step)
-        action = checks.check_executed_action(executed_action, self.action_space, step, 0)
-        info: dict[str, Any] = {"TimeLimit.truncated": bool(truncated) and not bool(terminated)}
+        action = checks.check_action("executed_action", executed_action, self.action_space)
+        terminated = checks.check_truth("terminated", terminated)
+        truncated = checks.check_truth("truncated", truncated)
+        info: dict[str, Any] = {"TimeLimit.truncated": truncated and not terminated}
         if discount is not None:
+            checks.check_number("discount", discount, 0, 1, low_included=True)
             info["discount"] = discount
-            checks.check_discount(info, step, 0)
-        masks = self._observed_masks(mask, next_mask, bool(terminated))
-        done = bool(terminated) or bool(truncated)
+        masks = self._observed_masks(mask, next_mask, terminated)
+        done = terminated or truncated
         kept_reward = np.array([reward], dtype=np.float32)
         with self.observing():
             self._remember(
@@ -118,8 +120,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
                 masks,
             )
             if self._vec_normalize_env is not None:
-                ends = bool(terminated), bool(truncated)
-                seen = Step(observation, action, float(kept_reward[0]), next_observation, *ends)
+                seen = Step(observation, action, float(kept_reward[0]), next_observation, terminated, truncated)
                 update_normalizer(self._vec_normalize_env, seen)
             self.num_timesteps += 1
             self._acted_mask = None
@@ -182,7 +183,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
         observation = self._seen("observation", step.observation)
         next_observation = self._seen("next observation", step.next_observation)
         checks.check_reward(step.reward, 0)
-        action = checks.check_executed_action(step.action, self.action_space, 0, 0)
+        action = checks.check_action("the action", step.action, self.action_space)
         if step.discount is not None:
             checks.check_number("discount", step.discount, 0, 1, low_included=True)
         return replace(step, observation=observation, action=action, next_observation=next_observation)
