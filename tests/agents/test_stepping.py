@@ -256,6 +256,7 @@ def test_learning_while_acting():
     # never more epochs than learn() would have made, and none after stop_learning
     made = agent._n_updates
     assert 60 <= made <= 85  # learning starts at a batch of 16
+    assert made + agent.epochs_due == 85
     time.sleep(0.1)
     assert agent._n_updates == made
     assert len(agent.replay_buffer) == 100
@@ -264,6 +265,82 @@ def test_learning_while_acting():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert agent.learn_once()
     agent.stop_learning()  # nothing to stop
+
+
+class Slow(BDPI):
+    """Cannot keep up with a robot."""
+
+    def _epoch(self, *arguments: Any) -> None:
+        super()._epoch(*arguments)
+        time.sleep(0.02)
+
+
+def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path):
+    agent = Slow("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    assert agent.epochs_due == 0
+    agent.start_learning()
+    drive(agent, gym.make("CartPole-v1"), 60, seed=0, learns=False)
+    assert agent.epochs_due > 20
+    agent.save(tmp_path / "agent", include_buffer=True)
+    agent.stop_learning()
+    left = agent.epochs_due
+    assert left > 20
+    assert agent._n_updates + left == 45  # as many as learn() makes of 60 steps, which begins at a batch of 16
+    assert agent.learn_once()
+    assert agent.epochs_due == left - 1
+    agent.start_learning()  # goes on with them
+    agent.stop_learning(finish=True)
+    assert agent.epochs_due == 0
+    assert agent._n_updates == 45
+    loaded = Slow.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
+    assert loaded._n_updates + loaded.epochs_due == 45
+    loaded.start_learning()
+    loaded.stop_learning(finish=True)
+    assert loaded._n_updates == 45
+
+
+def test_epochs_that_are_due_wait_for_experience(tmp_path):
+    agent = Slow("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    agent.start_learning()
+    drive(agent, gym.make("CartPole-v1"), 60, seed=0, learns=False)
+    agent.stop_learning()
+    agent.save(tmp_path / "agent")  # without its memory
+    loaded = Slow.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
+    due = agent.epochs_due
+    loaded.start_learning()
+    loaded.stop_learning(finish=True)
+    assert loaded.epochs_due == due > 20
+    loaded.start_learning()
+    drive(loaded, gym.make("CartPole-v1"), 16, seed=0, learns=False)
+    loaded.stop_learning(finish=True)
+    assert loaded._n_updates == 46
+
+
+def test_parts_of_epochs_are_not_waited_for():
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, train_freq=4, **SMALL)
+    agent.start_learning()
+    drive(agent, gym.make("CartPole-v1"), 22, seed=0, learns=False)
+    agent.stop_learning(finish=True)
+    assert agent._n_updates == 1  # of seven quarters
+    agent.start_learning()
+    agent.observe(**GOOD)
+    agent.stop_learning(finish=True)
+    assert agent._n_updates == 2
+
+
+def test_whoever_is_interrupted_while_the_rest_is_learned_can_stop(monkeypatch):
+    agent = Slow("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    agent.start_learning()
+    drive(agent, gym.make("CartPole-v1"), 60, seed=0, learns=False)
+
+    def interrupt(most: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agent._background, "wait_until_due", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        agent.stop_learning(finish=True)
+    agent.stop_learning()
+    assert agent._n_updates + agent.epochs_due == 45
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
@@ -338,7 +415,8 @@ def test_a_failure_in_the_background_surfaces(monkeypatch):
 def test_learn_in_the_background():
     agent = BDPI("MlpPolicy", "CartPole-v1", seed=0, asynchronous=True, **SMALL).learn(200)
     assert agent.num_timesteps == len(agent.replay_buffer) == 200
-    assert 150 <= agent._n_updates <= 200
+    assert agent._n_updates == 185  # learning starts at a batch of 16
+    assert agent.epochs_due == 0
     assert agent._background is None
     assert threading.active_count() < 20
     agent.learn(50, reset_num_timesteps=False)

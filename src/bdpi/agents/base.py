@@ -155,6 +155,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         self.autosave, self.autosave_minutes = autosave, autosave_minutes
         self._saved_at = time.monotonic()
         self.asynchronous = asynchronous
+        self._epochs_due = 0.0
         #: says whose file it is; read before anything else of a saved agent is
         self.agent_class = type(self).__name__
         self._device_is_free = device == "auto"
@@ -415,8 +416,9 @@ class EnsembleAlgorithm(SavingAlgorithm):
         starts = self.asynchronous and self._background is None
         if starts:
             self.start_learning()
+        finished = False
         try:
-            return super().learn(
+            super().learn(
                 total_timesteps,
                 callback,
                 log_interval,  # type: ignore[arg-type]  # None is fine: no logging
@@ -424,9 +426,11 @@ class EnsembleAlgorithm(SavingAlgorithm):
                 reset_num_timesteps,
                 progress_bar,
             )
+            finished = True
         finally:
             if starts:
-                self.stop_learning()
+                self.stop_learning(finish=finished)
+        return self
 
 
 def _generators(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:

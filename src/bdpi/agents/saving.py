@@ -85,6 +85,8 @@ class SavingAlgorithm(SteppingAlgorithm):
         left_out = (set(self._excluded_save_params()) | set(exclude or ())) - set(include or ())
         arrays: Arrays = {}
         with self.learning_paused():
+            if self._background is not None:
+                self._epochs_due = self._background.due
             attributes = {
                 name: encode(value, arrays, f"attributes.{name}")
                 for name, value in list(vars(self).items())

@@ -27,7 +27,7 @@ from bdpi.agents.spaces import channels_first
 from bdpi.learner.functional import bind_parameters
 from bdpi.learner.interface import BoolArray, IntArray
 
-_MOST_DUE = 8.0  # epochs that learn() lets the background fall behind
+_MOST_DUE = 8  # epochs that learn() lets the background fall behind
 
 
 class SteppingAlgorithm(CollectingAlgorithm):
@@ -41,6 +41,8 @@ class SteppingAlgorithm(CollectingAlgorithm):
     #: of each batch that is drawn from demonstrations, where there are any
     demonstration_share = 0.25
     _begun = False
+    #: epochs that were left when learning in the background was stopped
+    _epochs_due: float
     _acted_mask: BoolArray | None = None
 
     # -- step by step -------------------------------------------------------------------------------------------
@@ -138,6 +140,8 @@ class SteppingAlgorithm(CollectingAlgorithm):
         if self._background is not None:
             raise RuntimeError("the agent learns in the background already; stop_learning() ends that")
         has_learned = self._learn_once()
+        if has_learned:
+            self._epochs_due = max(0.0, self._epochs_due - 1)
         self._autosave_if_due()
         return has_learned
 
@@ -215,7 +219,8 @@ class SteppingAlgorithm(CollectingAlgorithm):
     def start_learning(self) -> None:
         """Learn in a thread from now on: as many epochs as :meth:`learn` would make, as soon as there is time.
 
-        ``act`` answers meanwhile, from a copy of the actor that follows each epoch.
+        ``act`` answers meanwhile, from a copy of the actor that follows each epoch. Epochs that a robot leaves no time
+        for wait until there is some: see :attr:`epochs_due`.
         """
         if self._background is not None:
             raise RuntimeError("the agent learns in the background already")
@@ -228,18 +233,32 @@ class SteppingAlgorithm(CollectingAlgorithm):
         self._epochs_per_step()  # says what is wrong with train_freq before anything is observed
         published = learned.detach().cpu().clone()
         self._act_with(published)
-        self._background = Background(self._learn_once, self._can_learn, self._autosave_if_due, learned, published)
+        methods = self._learn_once, self._can_learn, self._autosave_if_due
+        self._background = Background(*methods, learned, published, self._epochs_due)
         self._background.start()
 
-    def stop_learning(self) -> None:
-        """Wait for the epoch that is going on, and learn no more.
+    @property
+    def epochs_due(self) -> int:
+        """How many epochs learning in the background is behind.
 
+        :meth:`start_learning` begins with them, and they are saved with the agent; ``learn_once`` makes one of them.
+        """
+        return int(self._epochs_due if self._background is None else self._background.due)
+
+    def stop_learning(self, finish: bool = False) -> None:
+        """Wait for the epoch that is going on, and learn no more; what is due then is left to be learned later.
+
+        :param finish: make all epochs that are due before, however long that takes. Whoever is interrupted meanwhile
+            can stop it again.
         :raises RuntimeError: when learning has failed
         """
         if self._background is None:
             return
         background = self._background
+        if finish:
+            background.wait_until_due(0)
         background.stop()
+        self._epochs_due = background.due
         assert self.agent_learner.actor_parameters is not None
         self._act_with(self.agent_learner.actor_parameters)
         self._background = None  # only now: whoever was interrupted before can stop it again
