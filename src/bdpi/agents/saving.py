@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import time
@@ -17,7 +18,7 @@ from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces, get_system_info
 
-from bdpi.agents.files import File, read_agent, write_agent
+from bdpi.agents.files import File, read_agent, read_parameters, write_agent
 from bdpi.agents.journal import Journal
 from bdpi.agents.normalizing import describe_normalizer, restore_normalizer
 from bdpi.agents.plain import Arrays, Foreign, decode, encode
@@ -134,6 +135,30 @@ class SavingAlgorithm(SteppingAlgorithm):
         derived += ["acted_by", "_warned_of_masks", "_background", "_begun", "_acted_mask", "_quick_actor"]
         derived += ["journal", "_journal", "autosave", "_saved_at", "lr_schedule", "start_time", "kept_normalizer"]
         return [*super()._excluded_save_params(), *derived, "_device_is_free"]
+
+    def set_parameters(
+        self, load_path_or_dict: Any, exact_match: bool = True, device: torch.device | str = "auto"
+    ) -> None:
+        """As in SB3: networks and all that the learner has, of a saved agent or of :meth:`get_parameters`.
+
+        :param load_path_or_dict: what :meth:`save` wrote, or parameters by their names
+        :param exact_match: nothing may be missing
+        :param device: not used: they go where the agent's are
+        :raises ValueError: for parameters of other networks; nothing changes then
+        """
+        if not isinstance(load_path_or_dict, dict):
+            arrays = read_parameters(load_path_or_dict)
+            load_path_or_dict = {
+                name: {key: torch.from_numpy(array) for key, array in _part_of(arrays, part).items()}
+                for name, part in (("policy", "policy"), ("agent_learner", "learner"))
+            }
+        with self.learning_paused():
+            before = copy.deepcopy(self.get_parameters())
+            try:
+                super().set_parameters(load_path_or_dict, exact_match, device)
+            except Exception as error:
+                super().set_parameters(before)
+                raise ValueError(f"the parameters do not fit this agent: {error}") from error
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "agent_learner"], []  # what get_parameters and set_parameters are about

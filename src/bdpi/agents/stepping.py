@@ -18,6 +18,7 @@ from bdpi.agents import checks
 from bdpi.agents.background import Background
 from bdpi.agents.collecting import CollectingAlgorithm
 from bdpi.agents.demonstrations import steps_of
+from bdpi.agents.files import refuse_pickle, with_ending
 from bdpi.agents.journal import Step
 from bdpi.agents.learners import AgentLearner
 from bdpi.agents.normalizing import update_normalizer
@@ -349,14 +350,31 @@ class SteppingAlgorithm(CollectingAlgorithm):
             super().set_env(env, force_reset)
 
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
-        """As in SB3; learning in the background pauses meanwhile."""
+        """Write the replay memory to a NumPy file; learning in the background pauses meanwhile.
+
+        :param path: of the file; ``.npz`` is added where there is no ending, and folders are made. Or an open file.
+            (What SB3's ``CheckpointCallback`` calls ``.pkl`` is such a file, too.)
+        """
+        if isinstance(path, str | pathlib.Path):
+            path = with_ending(pathlib.Path(path), ".npz")
+            path.parent.mkdir(parents=True, exist_ok=True)
         with self.learning_paused():
-            super().save_replay_buffer(path)
+            self.replay_buffer.save_npz(path)
 
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
-        """As in SB3; learning in the background pauses meanwhile."""
+        """Replace the replay memory by a saved one; learning in the background pauses meanwhile.
+
+        :param path: of what :meth:`save_replay_buffer` wrote
+        :param truncate_last_traj: not used
+        :raises ValueError: for other files; nothing changes then. Those of Stable-Baselines3 are pickles, which can
+            run anything when they are read.
+        """
+        if isinstance(path, str | pathlib.Path):
+            path = pathlib.Path(path)
+            path = path if path.exists() else with_ending(path, ".npz")
+        refuse_pickle(path)
         with self.learning_paused():
-            super().load_replay_buffer(path, truncate_last_traj)
+            self.replay_buffer.load_npz(path)
 
     def _step_collected(self) -> None:
         if self._background is None:  # whose thread looks after it
