@@ -156,6 +156,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         self._saved_at = time.monotonic()
         self.asynchronous = asynchronous
         self._epochs_due = 0.0
+        self._learned_with_masks = False
         #: says whose file it is; read before anything else of a saved agent is
         self.agent_class = type(self).__name__
         self._device_is_free = device == "auto"
@@ -388,8 +389,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
 
     def _masks_for_prediction(self, masks: Any, observation: Any) -> BoolArray | None:
         if masks is None:
-            learned_with_masks = self.replay_buffer is not None and self.replay_buffer.masks is not None
-            if learned_with_masks and not self._warned_of_masks:
+            if self.learned_with_masks and not self._warned_of_masks:
                 self._warned_of_masks = True
                 warnings.warn(
                     "this agent learned with action masks and now predicts without: it may choose actions that are not "
