@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bdpi.agents.files import UNREADABLE, replace_file
+from bdpi.agents.files import UNREADABLE, refuse_journal, replace_file
 from bdpi.agents.journal import Step
 from bdpi.agents.spaces import shift_to_zero
 from bdpi.learner import Transitions
@@ -189,6 +189,7 @@ class _Transitions(_Base):
 
     def load_npz(self, path: str | os.PathLike[str]) -> None:
         """Take over the transitions of :meth:`save_npz`; the buffer must have the same size and spaces."""
+        refuse_journal(path)
         try:
             with np.load(path, allow_pickle=False) as file:
                 loaded = {name: file[name] for name in file.files}

@@ -72,6 +72,7 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
 
 def replace_file(path: pathlib.Path, write: Callable[[Any], object]) -> None:
     """Write a file beside another, and put it in its place when it is on the disk."""
+    refuse_journal(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
@@ -81,6 +82,17 @@ def replace_file(path: pathlib.Path, write: Callable[[Any], object]) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def refuse_journal(path: str | os.PathLike[str]) -> None:
+    """Asked before a file of another kind is opened. Whoever closes a file gives back all locks that the process has on
+    it; also those of a journal, which is then no longer safe from other programs.
+
+    :raises ValueError: when a journal is open there, or was when its program crashed
+    """
+    log = pathlib.Path(f"{pathlib.Path(path).resolve()}-wal")
+    if log.exists():
+        raise ValueError(f"{path} is a journal (there is {log.name} beside it): choose another file")
 
 
 def _with_ending(path: pathlib.Path) -> pathlib.Path:
@@ -115,6 +127,7 @@ def _open(path: File) -> tuple[dict[str, Any], Arrays]:
     file = file if file.exists() else _with_ending(file)
     if not file.exists():
         raise FileNotFoundError(f"there is no saved agent {file}")
+    refuse_journal(file)
     with file.open("rb") as opened:
         return _read(opened, file)
 

@@ -59,6 +59,9 @@ class Step:
 class Journal:
     """A file of transitions.
 
+    While it is open, nothing but a journal may open the file in the same process, not even to copy it: closing a file
+    gives back all locks of its process, and then another program tidies away what is still being written.
+
     :param path: where it is, or is to be
     :param observation_space: of the transitions; None: what the file says
     :param action_space: likewise
@@ -77,16 +80,15 @@ class Journal:
         read_only: bool = False,
     ) -> None:
         self.path = Path(path)
-        is_new = not self.path.exists() or self.path.stat().st_size == 0
-        if is_new and (read_only or observation_space is None or action_space is None):
+        may_be_new = not read_only and observation_space is not None and action_space is not None
+        if not may_be_new and (not self.path.exists() or self.path.stat().st_size == 0):
             raise JournalError(f"there is no journal {self.path}")
-        if not is_new:
-            with self.path.open("rb") as file:
-                if file.read(16) != b"SQLite format 3\0":
-                    raise JournalError(f"{self.path} is not a journal: choose another file")
         self._file = JournalDatabase(self.path, read_only)
         try:
             with self._file.explained("opened"):
+                is_new = self._file.is_empty()
+                if is_new and not may_be_new:
+                    raise JournalError(f"there is no journal {self.path}: it was never finished")
                 self._open(is_new, observation_space, action_space, durable)
         except BaseException:
             self._file.close()
@@ -110,6 +112,7 @@ class Journal:
             assert observation_space is not None
             assert action_space is not None
             file.create(observation_space=observation_space, action_space=action_space)
+            file.check_identity()
         self.observation_space, self.action_space = (file.space(name) for name in ("observation_space", "action_space"))
         self.check_spaces(observation_space, action_space)
         if not isinstance(self.action_space, spaces.Discrete):
