@@ -7,6 +7,7 @@ A journal is an SQLite database in WAL mode, one row per transition. A crash of 
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,12 +139,28 @@ class Journal:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def append(self, step: Step) -> int:
-        """Write a transition; it is in the file when this returns. Returns its number, from 1 on.
+    def append(self, *steps: Step) -> int:
+        """Write a transition, or several, all or none; they are in the file when this returns. Returns the number of
+        the last one, from 1 on.
 
-        :raises JournalError: when it cannot be written, for instance to a full disk. What was written before stays.
+        :raises JournalError: when they cannot be written, for instance to a full disk. What was written before stays.
         """
-        row = (
+        rows = [self._row(step) for step in steps]
+        before = self._file.changes
+        with self._file.explained("written"):
+            try:
+                self._last = self._file.insert(rows)
+            except sqlite3.Error:
+                self._before -= self._file.changes - before  # some versions of SQLite count what they have undone
+                raise
+        if self._last != self._before + self._file.changes:
+            raise JournalError(f"another program writes {self.path}, too: give each robot a journal of its own")
+        return self._last
+
+    def _row(self, step: Step) -> tuple[Any, ...]:
+        if not abs(float(step.reward)) <= LARGEST_REWARD:
+            raise ValueError(f"the reward must be finite, also in single precision, got {step.reward!r}")
+        return (
             self._encode(step.observation),
             int(step.action),
             float(step.reward),
@@ -155,13 +172,6 @@ class Journal:
             None if step.next_mask is None else np.asarray(step.next_mask, bool).tobytes(),
             int(step.environment),
         )
-        if not abs(row[2]) <= LARGEST_REWARD:
-            raise ValueError(f"the reward must be finite, also in single precision, got {step.reward!r}")
-        with self._file.explained("written"):
-            self._last = self._file.insert(row)
-        if self._last != self._before + self._file.changes:
-            raise JournalError(f"another program writes {self.path}, too: give each robot a journal of its own")
-        return self._last
 
     def _encode(self, observation: Any) -> bytes:
         values = [observation]

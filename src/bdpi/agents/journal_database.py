@@ -147,10 +147,11 @@ class JournalDatabase:
 
     # -- transitions --------------------------------------------------------------------------------------------
 
-    def insert(self, row: tuple[Any, ...]) -> int:
-        """Write a transition; returns its number."""
-        sql = f"INSERT INTO transitions ({_COLUMNS}, environment) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        return int(self._connection.execute(sql, row).lastrowid or 0)
+    def insert(self, rows: list[tuple[Any, ...]]) -> int:
+        """Write transitions, all or none, because they are one statement; returns the number of the last one."""
+        values = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(rows))
+        sql = f"INSERT INTO transitions ({_COLUMNS}, environment) VALUES {values}"
+        return int(self._connection.execute(sql, [value for row in rows for value in row]).lastrowid or 0)
 
     def rows(self, after: int, most: int) -> list[tuple[Any, ...]]:
         """Transitions with larger numbers, with their numbers in front."""
