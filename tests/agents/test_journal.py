@@ -537,10 +537,13 @@ def folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def only_readable(folder: Path) -> Iterator[None]:
-    """Files and folder can only be read. Nothing keeps root from writing, who becomes somebody else for a while."""
+def only_readable(folder: Path, hidden: str = "") -> Iterator[None]:
+    """Files and folder can only be read. Nothing keeps root from writing, who becomes somebody else for a while.
+
+    :param hidden: name of a file that cannot even be read
+    """
     for file in folder.iterdir():
-        file.chmod(0o444)
+        file.chmod(0o444 if file.name != hidden else 0)
     folder.chmod(0o555)
     is_root = os.geteuid() == 0
     if is_root:
@@ -587,6 +590,31 @@ def test_the_card_of_a_robot_that_crashed_can_be_read(folder, tmp_path):
     (folder / "robot.sqlite-shm").unlink()
     with only_readable(folder), pytest.raises(JournalError, match=r"robot\.sqlite-wal.*Copy both to a folder"):
         Journal(folder / "robot.sqlite", read_only=True)
+
+
+OPEN = """
+import sys
+from bdpi.agents.journal import Journal
+journal = Journal(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders have other rights there")
+def test_a_journal_that_somebody_else_has_open_is_never_read_as_if_nobody_had(folder):
+    """Without locks and without its log, that is, also where the log is still empty."""
+    make(folder / "robot.sqlite").learn(20)._journal.close()
+    command = [sys.executable, "-c", OPEN, str(folder / "robot.sqlite")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as robot:
+        assert robot.stdout is not None
+        assert robot.stdout.readline() == "open\n"
+        assert (folder / "robot.sqlite-wal").stat().st_size == 0
+        with only_readable(folder), Journal(folder / "robot.sqlite", read_only=True) as journal:
+            assert len(journal) == 20
+        with only_readable(folder, "robot.sqlite-shm"), pytest.raises(JournalError, match="program has it open"):
+            Journal(folder / "robot.sqlite", read_only=True)
+        robot.kill()
 
 
 def test_reading_leaves_nothing_behind(tmp_path):
