@@ -16,7 +16,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
-from bdpi import ABCDQN, BDPI, ActorMimic
+from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN
 from bdpi.agents import EnsembleAlgorithm, TabularBDPI
 from bdpi.envs import ControlLoop
 
@@ -77,6 +77,72 @@ def test_both_ways_mixed(tmp_path):
     agent.save(tmp_path / "agent")
     loaded = BDPI.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
     assert state_of(loaded) == state_of(agent)
+    assert loaded.act(np.zeros(4, np.float32)) in (0, 1)
+
+
+@pytest.mark.parametrize("where", ["at the end of an episode", "in the middle of one", "before the first"])
+@pytest.mark.parametrize("agent_class", [BDPI, ActorMimic, ABCDQN, BootstrappedDQN, TabularBDPI])
+def test_a_loaded_agent_goes_on_exactly(agent_class, where, tmp_path):
+    """Same actions, same networks: also which critic an episode follows is in the file."""
+    is_table = agent_class is TabularBDPI
+    space = spaces.Discrete(6) if is_table else spaces.Box(-1, 1, (2,), np.float32)
+    loop = ControlLoop(space, spaces.Discrete(3))
+    small = {key: value for key, value in SMALL.items() if not is_table or key not in ("fit_steps", "policy_kwargs")}
+    saved = agent_class("MlpPolicy", loop, seed=0, **{**small, "n_critics": 8, "buffer_size": 30})
+    space.seed(0)
+
+    def step(agents: list[EnsembleAlgorithm], number: int) -> list[int]:
+        seen, following = space.sample(), space.sample()
+        actions = [agent.act(seen) for agent in agents]
+        for agent, action in zip(agents, actions, strict=True):
+            agent.observe(seen, action, float(action), following, number % 10 == 9, number % 10 == 4)
+            agent.learn_once()
+        return actions
+
+    done = {"at the end of an episode": 40, "in the middle of one": 47, "before the first": 0}[where]
+    for number in range(done):
+        step([saved], number)
+    saved.save(tmp_path / "agent", include_buffer=True)
+    loaded = agent_class.load(tmp_path / "agent", env=loop)
+    for number in range(done, done + 40):
+        first, second = step([saved, loaded], number)
+        assert first == second
+    assert state_of(loaded) == state_of(saved)
+    assert (loaded.num_timesteps, loaded._episode_num) == (saved.num_timesteps, saved._episode_num)
+
+
+def test_an_agent_changes_from_one_system_to_several_and_back(tmp_path):
+    agent = ABCDQN("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 20, seed=0)
+    agent.save(tmp_path / "agent")
+    agent = ABCDQN.load(tmp_path / "agent", env=DummyVecEnv([lambda: gym.make("CartPole-v1")] * 3))
+    agent.learn(30, reset_num_timesteps=False).save(tmp_path / "agent")
+    agent = ABCDQN.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
+    assert agent.act(np.zeros(4, np.float32)) in (0, 1)
+    assert len(agent._followed) == 1
+
+
+@pytest.mark.parametrize("agent_class", [BDPI, ABCDQN])
+def test_a_journal_in_the_place_of_a_saved_memory_is_exact(agent_class, tmp_path):
+    """As long as the memory is not full: then its transitions are in another order."""
+    agents = [agent_class("MlpPolicy", spaces_of("CartPole-v1"), seed=0, journal=tmp_path / "robot.sqlite", **SMALL)]
+    drive(agents[0], gym.make("CartPole-v1"), 47, seed=0)
+    agents[0].save(tmp_path / "agent")
+    agents[0]._journal.close()
+    agents[0]._journal = None
+    loop = spaces_of("CartPole-v1")
+    agents.append(agent_class.load(tmp_path / "agent", env=loop, journal=tmp_path / "robot.sqlite"))
+    for agent in agents:
+        drive(agent, gym.make("CartPole-v1"), 40, seed=1)
+    assert state_of(agents[0]) == state_of(agents[1])
+
+
+def test_agents_of_earlier_versions_begin_an_episode(tmp_path):
+    """Their files do not say whether one was going on."""
+    agent = ABCDQN("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 20, seed=0)
+    agent.save(tmp_path / "agent", exclude=["_begun"])
+    loaded = ABCDQN.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
     assert loaded.act(np.zeros(4, np.float32)) in (0, 1)
 
 

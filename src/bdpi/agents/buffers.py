@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bdpi.agents.files import UNREADABLE, File, replace_file
+from bdpi.agents.files import UNREADABLE, File, refuse_journal, replace_file
 from bdpi.agents.journal import Step
 from bdpi.agents.spaces import shift_to_zero
 from bdpi.learner import Transitions
@@ -203,6 +203,8 @@ class _Transitions(_Base):
         :param path: of the file, or an open one
         :raises ValueError: for a file that is damaged or does not fit; nothing changes then
         """
+        if isinstance(path, str | os.PathLike):
+            refuse_journal(path)
         try:
             with np.load(path, allow_pickle=False) as file:
                 loaded = {name: file[name] for name in file.files}

@@ -72,6 +72,7 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
 
 def replace_file(path: pathlib.Path, write: Callable[[Any], object]) -> None:
     """Write a file beside another, and put it in its place when it is on the disk."""
+    refuse_journal(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
@@ -91,6 +92,7 @@ def with_ending(path: pathlib.Path, ending: str = ".zip") -> pathlib.Path:
 def refuse_pickle(path: File) -> None:
     """:raises ValueError: for a replay memory that is a pickle, as those of Stable-Baselines3 are"""
     if isinstance(path, str | os.PathLike):
+        refuse_journal(path)
         with pathlib.Path(path).open("rb") as file:
             first = file.read(1)
     else:
@@ -112,6 +114,17 @@ def read_parameters(path: File) -> Arrays:
     :raises ValueError: for a file that is damaged or foreign
     """
     return _open(path)[1]
+
+
+def refuse_journal(path: str | os.PathLike[str]) -> None:
+    """Asked before a file of another kind is opened. Whoever closes a file gives back all locks that the process has on
+    it; also those of a journal, which is then no longer safe from other programs.
+
+    :raises ValueError: when a journal is open there, or was when its program crashed
+    """
+    log = pathlib.Path(f"{pathlib.Path(path).resolve()}-wal")
+    if log.exists():
+        raise ValueError(f"{path} is a journal (there is {log.name} beside it): choose another file")
 
 
 def class_of(path: File) -> str:
@@ -142,6 +155,7 @@ def _open(path: File) -> tuple[dict[str, Any], Arrays]:
     file = file if file.exists() else with_ending(file)
     if not file.exists():
         raise FileNotFoundError(f"there is no saved agent {file}")
+    refuse_journal(file)
     with file.open("rb") as opened:
         return _read(opened, file)
 

@@ -156,7 +156,7 @@ class SavingAlgorithm(SteppingAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
-        derived += ["acted_by", "_warned_of_masks", "_background", "_begun", "_acted_mask", "_quick_actor"]
+        derived += ["acted_by", "_warned_of_masks", "_background", "_acted_mask", "_quick_actor"]
         derived += ["journal", "_journal", "autosave", "_saved_at", "lr_schedule", "start_time", "kept_normalizer"]
         return [*super()._excluded_save_params(), *derived, "kept_inputs", "_device_is_free"]
 
@@ -243,6 +243,8 @@ class SavingAlgorithm(SteppingAlgorithm):
             if document.get("normalizer") is not None:
                 vec_env = restore_normalizer(vec_env, document["normalizer"], _part_of(arrays, "normalizer"))
             check_for_correct_spaces(vec_env, data["observation_space"], data["action_space"])
+            if data["n_envs"] != vec_env.num_envs:
+                data["_begun"] = False  # what was decided for an episode was so for other environments
             data["n_envs"] = vec_env.num_envs
             if force_reset:  # before training goes on; an environment is not in the file
                 data["_last_obs"] = None
@@ -304,6 +306,7 @@ _OPTIONAL: dict[str, type] = {
     "critics_per_step": int,
     "fit_steps": int,
     "n_threads": int,
+    "_begun": bool,
 }
 
 

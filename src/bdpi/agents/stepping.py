@@ -41,6 +41,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
     _quick_actor: QuickActor | None = None
     #: of each batch that is drawn from demonstrations, where there are any
     demonstration_share = 0.25
+    #: whether act has begun an episode, for agents that decide something then
     _begun = False
     #: epochs that were left when learning in the background was stopped
     _epochs_due: float
