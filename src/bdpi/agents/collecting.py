@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import os
 import warnings
 from collections.abc import Callable
@@ -133,28 +134,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             if masks is not None:
                 self.replay_buffer.mask_last(*masks)
 
-        with self.observing():
-            self._write_journal(observations, next_observations, actions, rewards, dones, infos, masks)
-            self._change_memory(store)
-
-    def observing(self) -> contextlib.AbstractContextManager[Any]:
-        """While this lasts, nobody else sees the agent, which may be half changed."""
-        return contextlib.nullcontext()
-
-    def _write_journal(
-        self,
-        observations: Any,
-        next_observations: Any,
-        actions: IntArray,
-        rewards: FloatArray,
-        dones: Any,
-        infos: list[dict[str, Any]],
-        masks: tuple[BoolArray, BoolArray] | None,
-    ) -> None:
-        if self._journal is None:
-            return
-        steps = [
-            Step(
+        def step_of(index: int, info: dict[str, Any]) -> Step:
+            return Step(
                 _row(observations, index),
                 int(np.asarray(actions[index]).reshape(())),
                 float(rewards[index]),
@@ -166,9 +147,15 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                 next_mask=None if masks is None else masks[1][index],
                 environment=index,
             )
-            for index, info in enumerate(infos)
-        ]
-        self._journaled = self._journal.append(*steps)
+
+        with self.observing():
+            if self._journal is not None:
+                self._journaled = self._journal.append(*itertools.starmap(step_of, enumerate(infos)))
+            self._change_memory(store)
+
+    def observing(self) -> contextlib.AbstractContextManager[Any]:
+        """While this lasts, nobody else sees the agent, which may be half changed."""
+        return contextlib.nullcontext()
 
     def _open_journal(self, given: str | os.PathLike[str] | Journal) -> None:
         """Go on with a journal, and with what is in it."""
