@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup train test lint bench bench-gpu bench-robot bench-store demonstrations asynchronous figures learning clean
+.PHONY: help setup train test lint bench bench-gpu bench-robot bench-store demonstrations asynchronous sanitize \
+        figures learning clean
 
 help: ## What can be done here
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +48,14 @@ demonstrations: $(INSTALLED) ## Table-v0 with five demonstrations (a quarter of 
 
 asynchronous: $(INSTALLED) ## TableLong-v0, learned in the background (half an hour)
 	@$(BIN)/python benchmarks/asynchronous.py
+
+# In folders of its own, so that the installed learner stays as fast as it is.
+sanitize: $(INSTALLED) ## Data races in the compiled learner, by GCC's thread sanitizer (some minutes)
+	@CXX=g++ CXXFLAGS=-fsanitize=thread LDFLAGS=-fsanitize=thread $(BIN)/python -m pip install --quiet \
+	  --disable-pip-version-check --no-deps --upgrade --target build/sanitize \
+	  -C cmake.build-type=RelWithDebInfo -C build-dir=build/sanitize-objects .
+	@LD_PRELOAD=$$(g++ -print-file-name=libtsan.so) TSAN_OPTIONS=exitcode=66 \
+	  $(BIN)/python benchmarks/sanitize.py build/sanitize/bdpi/_native*.so && echo "No data race was reported."
 
 figures: $(INSTALLED) ## The README's figure and docs/results.md, from the runs in results/
 	@$(BIN)/python benchmarks/claims.py

@@ -17,6 +17,9 @@ def test_the_examples_run(tmp_path, monkeypatch):
         exec(compile(code, f"robots.md, example {number + 1}", "exec"), namespace)
     assert namespace["agent"].num_timesteps == 500
     assert len(namespace["agent"].replay_buffer) == 500
+    # one epoch a step from the first batch on, the hundred in the background included
+    assert namespace["agent"]._n_updates == 500 - 255
+    assert namespace["agent"].epochs_due == 0
     assert namespace["student"]._n_updates == 1
     assert "lamp_act" in (tmp_path / "lamp.h").read_text()
     command = [sys.executable, "-m", "bdpi.cli", "export", "lamp.zip", "lamp.onnx"]

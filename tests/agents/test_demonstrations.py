@@ -10,6 +10,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from bdpi import BDPI
+from bdpi.agents.demonstrations import steps_of
 from bdpi.agents.journal import Journal, Step
 from bdpi.envs import ControlLoop
 
@@ -98,6 +99,71 @@ def test_sources(tmp_path):
     np.testing.assert_array_equal(held.discounts[found.buffer_size :], own.discounts)
 
 
+class Counter(gym.Env):
+    """Observations and rewards count the steps: a transition goes from one number to the next."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: spaces.Space | None = None) -> None:
+        self.observation_space = space or spaces.Box(0, 10_000, (1,), np.float32)
+        self.time = 0
+
+    def _seen(self) -> Any:
+        if isinstance(self.observation_space, spaces.Dict):
+            return {"time": np.array([self.time], np.float32), "parity": 7 + self.time % 2}
+        if isinstance(self.observation_space, spaces.Box):
+            return np.array([self.time], np.float32)
+        return 7 + self.time % 2 if isinstance(self.observation_space, spaces.Discrete) else [7 + self.time % 2, 0]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return self._seen(), float(self.time), False, False, {}
+
+
+@pytest.mark.parametrize("steps", [20, 50, 64, 70])
+@pytest.mark.parametrize("optimized", [False, True])
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_the_buffers_of_sb3_hold_only_what_happened(steps, optimized, n_envs):
+    kwargs = {"optimize_memory_usage": optimized, "replay_buffer_kwargs": {"handle_timeout_termination": False}}
+    dqn = DQN(
+        "MlpPolicy",
+        DummyVecEnv([Counter] * n_envs),
+        learning_starts=10**6,
+        train_freq=1,
+        buffer_size=32 * n_envs,
+        **kwargs,
+    )
+    dqn.learn(steps * n_envs)
+    found = [(step.observation[0], step.reward, step.next_observation[0]) for step in steps_of(dqn.replay_buffer)]
+    kept = min(steps, 31 if optimized and steps >= 32 else 32)
+    expected = [(time, time + 1, time + 1) for time in range(steps - kept, steps)]  # oldest first
+    assert found == [row for row in expected for _ in range(n_envs)]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(2, start=7),
+        spaces.MultiDiscrete([2, 3], start=[7, 0]),
+        spaces.Dict({"time": spaces.Box(0, 100, (1,), np.float32), "parity": spaces.Discrete(2, start=7)}),
+    ],
+)
+def test_numbers_of_states_come_as_they_were(space):
+    policy = "MultiInputPolicy" if isinstance(space, spaces.Dict) else "MlpPolicy"
+    agent = make(Counter(space), policy).learn(20)
+    found, other = list(steps_of(agent.replay_buffer)), make(Counter(space), policy)
+    first = found[0].observation["parity"] if isinstance(space, spaces.Dict) else np.ravel(found[0].observation)[0]
+    assert first == 7
+    assert other.add_demonstrations(agent.replay_buffer) == 20
+    held, own = other.replay_buffer.transitions(), agent.replay_buffer.transitions()
+    for name, array in (own.observations if isinstance(space, spaces.Dict) else {"": own.observations}).items():
+        shown = held.observations[name] if name else held.observations
+        np.testing.assert_array_equal(shown[other.buffer_size :], array)
+
+
 def test_minari(tmp_path, monkeypatch):
     minari = pytest.importorskip("minari", reason="Minari is not installed")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
@@ -151,7 +217,8 @@ def test_several_environments_masks_and_dicts():
         ([], "no transitions"),
         (5, "must be a journal"),
         ([(np.zeros(3), 0, 0.0, np.zeros(4), False, False)], r"demonstration 0: .*shape \(4,\)"),
-        ([(np.zeros(4), 2, 0.0, np.zeros(4), False, False)], "demonstration 0: .*not an action"),
+        ([(np.zeros(4), 2, 0.0, np.zeros(4), False, False)], "demonstration 0: the action is 2, .*not an action"),
+        ([(np.zeros(4), 1, 0.0, np.zeros(4), "no", False)], "terminated must be True or False, got 'no'"),
         ([(np.zeros(4), 0, np.nan, np.zeros(4), False, False)], "demonstration 0: .*not finite"),
     ],
 )

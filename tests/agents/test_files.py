@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from gymnasium import spaces
+from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import CheckpointCallback
+from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
@@ -208,6 +210,8 @@ def test_open_files_and_callbacks(tmp_path):
     assert BDPI.load(stream).num_timesteps == 20
     agent.learn(40, callback=CheckpointCallback(20, str(tmp_path), save_replay_buffer=True))
     assert BDPI.load(tmp_path / "rl_model_20_steps.zip").num_timesteps == 20
+    agent.load_replay_buffer(tmp_path / "rl_model_replay_buffer_40_steps.pkl")
+    assert len(agent.replay_buffer) == 60
     assert not list(tmp_path.glob(".*partial"))
 
 
@@ -310,6 +314,118 @@ def test_a_pickle_is_never_opened(tmp_path):
     with pytest.raises(ValueError, match="compressed"):
         BDPI.load(path)
     assert not marker.exists()
+
+
+class Pickled:
+    """A pickle that leaves a trace when it is read."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return (open, (str(self.trace), "w"))
+
+
+def memory_of(agent: BDPI) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in agent.replay_buffer.held().items()}
+
+
+@pytest.mark.parametrize("where", ["path", "no ending", "open"])
+def test_replay_memories_are_files_without_pickle(where, tmp_path):
+    agent = make(env=DummyVecEnv([lambda: gym.make("FrozenLake-v1")] * 2)).learn(60)
+    path: Any = {"path": str(tmp_path / "new" / "memory.npz"), "no ending": tmp_path / "memory", "open": io.BytesIO()}
+    path = path[where]
+    agent.save_replay_buffer(path)
+    if where == "open":
+        assert path.getvalue()[:2] == b"PK"
+        path.seek(0)
+    else:
+        assert len(list(tmp_path.rglob("memory.npz"))) == 1
+    other = make(env=DummyVecEnv([lambda: gym.make("FrozenLake-v1")] * 2))
+    other.load_replay_buffer(path, truncate_last_traj=False)
+    assert memory_of(other) == memory_of(agent)
+    other.learn(20)
+
+
+def test_a_pickled_memory_is_refused_and_nothing_changes(tmp_path):
+    trace, path = tmp_path / "trace", tmp_path / "memory.pkl"
+    path.write_bytes(pickle.dumps(Pickled(trace)))
+    agent = make().learn(40)
+    before, memory = memory_of(agent), agent.replay_buffer
+    for source in (path, str(path), io.BytesIO(path.read_bytes())):
+        with pytest.raises(ValueError, match=r"is a pickle, which can run anything.*load_from_pkl.*save_npz"):
+            agent.load_replay_buffer(source)
+    path.write_bytes(pickle.dumps(Pickled(trace), protocol=0))
+    with pytest.raises(ValueError, match="not a replay memory"):
+        agent.load_replay_buffer(path)
+    with pytest.raises(FileNotFoundError):
+        agent.load_replay_buffer(tmp_path / "nowhere")
+    assert not trace.exists()
+    assert agent.replay_buffer is memory
+    assert memory_of(agent) == before
+
+
+def test_a_pickled_memory_is_converted_as_the_message_says(tmp_path):
+    agent = make().learn(40)
+    save_to_pkl(tmp_path / "memory.pkl", agent.replay_buffer)
+    load_from_pkl(tmp_path / "memory.pkl").save_npz(tmp_path / "memory.npz")
+    other = make()
+    other.load_replay_buffer(tmp_path / "memory.npz")
+    assert memory_of(other) == memory_of(agent)
+    assert make().add_demonstrations(load_from_pkl(tmp_path / "memory.pkl")) == 40
+
+
+@pytest.mark.parametrize("damage", ["missing", "shape", "not finite", "masks"])
+def test_a_memory_that_does_not_fit_changes_nothing(damage, tmp_path):
+    agent = make().learn(40)
+    held = agent.replay_buffer.held()
+    masks = np.ones((40, 1, 4), dtype=bool)
+    held |= {"masks": masks, "next_masks": masks}
+    if damage == "missing":
+        del held["rewards"]
+    if damage == "shape":
+        held["rewards"] = held["rewards"][:-1]
+    if damage == "not finite":
+        held["rewards"] = np.full_like(held["rewards"], np.nan)
+    if damage == "masks":
+        held["next_masks"] = masks[:, :, 1:]
+    np.savez(tmp_path / "memory.npz", **held)
+    before = memory_of(agent)
+    with pytest.raises(ValueError, match=r"memory\.npz"):
+        agent.load_replay_buffer(tmp_path / "memory")
+    assert memory_of(agent) == before
+    assert agent.replay_buffer.masks is None
+
+
+@pytest.mark.parametrize("agent_class", AGENTS)
+def test_parameters_are_taken_from_a_file(agent_class, tmp_path):
+    first, second = make(agent_class).learn(40), make(agent_class, seed=1)
+    first.save(tmp_path / "agent", include_buffer=True)
+    second.set_parameters(tmp_path / "agent")
+    states = (each.agent_learner.learner.state_dict() for each in (first, second))
+    for one, other in zip(*(state.values() for state in states), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(*(each.predict(np.arange(16), deterministic=True)[0] for each in (first, second)))
+    assert second.num_timesteps == 0
+    with (tmp_path / "agent.zip").open("rb") as file:
+        make(agent_class, seed=1).set_parameters(file)
+
+
+def test_parameters_that_do_not_fit_change_nothing(tmp_path):
+    agent = make()
+    before = {name: array.copy() for name, array in agent.agent_learner.learner.state_dict().items()}
+    make(n_critics=3, seed=1).save(tmp_path / "more")
+    make(policy_kwargs={"net_arch": [8]}, seed=1).save(tmp_path / "other")
+    DQN("MlpPolicy", "FrozenLake-v1", buffer_size=10).save(tmp_path / "dqn")
+    for name in ("more", "other", "dqn"):
+        with pytest.raises(ValueError, match=r"do not fit this agent|no bdpi agent"):
+            agent.set_parameters(tmp_path / name)
+    with pytest.raises(ValueError, match="Names of parameters"):
+        agent.set_parameters({"policy": make(seed=1).get_parameters()["policy"]})
+    with pytest.raises(FileNotFoundError):
+        agent.set_parameters(tmp_path / "nowhere")
+    for name, array in agent.agent_learner.learner.state_dict().items():
+        np.testing.assert_array_equal(array, before[name])
 
 
 def mutations(whole: bytes, document: dict[str, Any], arrays: bytes, rng: np.random.Generator) -> Any:

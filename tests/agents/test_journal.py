@@ -206,6 +206,47 @@ def test_normalization_of_several_environments_after_a_crash(tmp_path):
     np.testing.assert_allclose(found.obs_rms.var, wanted.obs_rms.var, rtol=0.3)
 
 
+class Saturating(gym.Env[Any, Any]):
+    """A sensor that saturates when an episode ends, far outside of what a normaliser lets through."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, is_dict: bool, truncates: bool) -> None:
+        box = spaces.Box(-1000, 1000, (1,), np.float32)
+        self.observation_space = spaces.Dict({"sensor": box}) if is_dict else box
+        self.is_dict, self.truncates = is_dict, truncates
+
+    def seen(self, value: float) -> Any:
+        return {"sensor": np.array([value], np.float32)} if self.is_dict else np.array([value], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.seen(self.np_random.normal()), {}
+
+    def step(self, action):
+        self.time += 1
+        ends = self.time == 100
+        seen = self.seen(500 if ends else self.np_random.normal())
+        return seen, 0.0, ends and not self.truncates, ends and self.truncates, {}
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_the_last_observation_of_an_episode_is_kept_as_it_was(is_dict, truncates, tmp_path):
+    """Also where VecNormalize has clipped it for the agent. After a time limit, its value is learned from."""
+    env = VecNormalize(DummyVecEnv([lambda: Saturating(is_dict, truncates)] * 2), clip_obs=5.0)
+    policy = "MultiInputPolicy" if is_dict else "MlpPolicy"
+    agent = BDPI(policy, env, journal=tmp_path / "robot.sqlite", **SMALL).learn(600)
+    held = agent.replay_buffer.transitions()
+    following = held.next_observations["sensor"] if is_dict else held.next_observations
+    assert (following == 500).sum() == 6
+    assert (held.discounts[following[:, 0] == 500] > 0).all() == truncates
+    with Journal(tmp_path / "robot.sqlite") as journal:
+        last = [step.next_observation for step in journal.steps() if step.terminated or step.truncated]
+    assert [float(seen["sensor"][0] if is_dict else seen[0]) for seen in last] == [500] * 6
+
+
 def test_the_last_transitions_were_lost_with_the_power(tmp_path):
     make(tmp_path / "robot.sqlite").learn(50).save(tmp_path / "agent", include_buffer=True)
     connection = sqlite3.connect(tmp_path / "robot.sqlite")
@@ -313,6 +354,108 @@ def test_a_full_disk(tmp_path):
         assert len(journal) == held + 20
 
 
+SMALL_DISK = """
+import resource, signal, sys
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from bdpi import BDPI
+
+
+class Count(gym.Env):
+    observation_space, action_space = spaces.Box(0, 1e6, (8,), np.float32), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.number = 0
+        return np.zeros(8, np.float32), {}
+
+    def step(self, action):
+        self.number += 1
+        return np.full(8, self.number, np.float32), float(self.number), False, False, {}
+
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+env = DummyVecEnv([Count] * int(sys.argv[2]))
+env = VecNormalize(env) if sys.argv[3] == "normalized" else env
+small = dict(n_critics=2, batch_size=16, critic_iterations=1, fit_steps=1, train_freq=50)
+agent = BDPI("MlpPolicy", env, journal=sys.argv[1], **small)
+limit(150_000)
+for _ in range(2):
+    try:
+        agent.learn(4000, reset_num_timesteps=False)
+    except ValueError as error:
+        print(error)
+limit(100_000_000)
+agent.learn(200, reset_num_timesteps=False)
+print(agent.num_timesteps, len(agent.replay_buffer))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not limited there")
+@pytest.mark.parametrize("normalized", ["plain", "normalized"])
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_learning_goes_on_after_a_full_disk(n_envs, normalized, tmp_path):
+    """With what could not be stored, an episode is given up: no transition leads over it."""
+    path = tmp_path / "robot.sqlite"
+    command = [sys.executable, "-c", SMALL_DISK, str(path), str(n_envs), normalized]
+    *errors, counts = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert len(errors) == 2
+    for error in errors:
+        assert f"the journal {path} cannot be written: disk I/O error." in error
+        assert "Make room and go on: everything before is safe." in error
+    with Journal(path) as journal:
+        steps = list(journal.steps())
+    assert counts.split() == [str(len(steps))] * 2
+    for number in range(n_envs):
+        own = steps[number::n_envs]
+        assert {step.environment for step in own} == {number}
+        assert all(step.next_observation[0] == step.observation[0] + 1 == step.reward for step in own)
+        starts = [
+            step.observation[0]
+            for before, step in itertools.pairwise(own)
+            if step.observation[0] != before.next_observation[0]
+        ]
+        assert starts == [0]  # the second failure came with the first step
+
+
+def test_learning_goes_on_after_an_interruption(monkeypatch):
+    """Wherever Ctrl-C arrives in a step, the environment may have gone on."""
+
+    class Count(gym.Env[Any, Any]):
+        observation_space, action_space = spaces.Box(0, 1e6, (1,), np.float32), spaces.Discrete(2)
+        interrupts = False
+
+        def reset(self, *, seed=None, options=None):
+            self.number = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.number += 1
+            if self.interrupts:
+                raise KeyboardInterrupt
+            return np.full(1, self.number, np.float32), 0.0, False, False, {}
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    env = Count()
+    agent = BDPI("MlpPolicy", env, **SMALL).learn(10)
+    for where, name, value in ((env, "interrupts", True), (agent, "_change_memory", interrupt)):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, value)
+            with pytest.raises(KeyboardInterrupt):
+                agent.learn(10, reset_num_timesteps=False)
+        agent.learn(10, reset_num_timesteps=False)
+    held = agent.replay_buffer.transitions()
+    np.testing.assert_array_equal(held.next_observations, held.observations + 1)
+    assert agent.num_timesteps == len(agent.replay_buffer) == 30
+
+
 ROBOT = """
 import sys, numpy as np
 from gymnasium import spaces
@@ -394,10 +537,13 @@ def folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def only_readable(folder: Path) -> Iterator[None]:
-    """Files and folder can only be read. Nothing keeps root from writing, who becomes somebody else for a while."""
+def only_readable(folder: Path, hidden: str = "") -> Iterator[None]:
+    """Files and folder can only be read. Nothing keeps root from writing, who becomes somebody else for a while.
+
+    :param hidden: name of a file that cannot even be read
+    """
     for file in folder.iterdir():
-        file.chmod(0o444)
+        file.chmod(0o444 if file.name != hidden else 0)
     folder.chmod(0o555)
     is_root = os.geteuid() == 0
     if is_root:
@@ -444,6 +590,31 @@ def test_the_card_of_a_robot_that_crashed_can_be_read(folder, tmp_path):
     (folder / "robot.sqlite-shm").unlink()
     with only_readable(folder), pytest.raises(JournalError, match=r"robot\.sqlite-wal.*Copy both to a folder"):
         Journal(folder / "robot.sqlite", read_only=True)
+
+
+OPEN = """
+import sys
+from bdpi.agents.journal import Journal
+journal = Journal(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders have other rights there")
+def test_a_journal_that_somebody_else_has_open_is_never_read_as_if_nobody_had(folder):
+    """Without locks and without its log, that is, also where the log is still empty."""
+    make(folder / "robot.sqlite").learn(20)._journal.close()
+    command = [sys.executable, "-c", OPEN, str(folder / "robot.sqlite")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as robot:
+        assert robot.stdout is not None
+        assert robot.stdout.readline() == "open\n"
+        assert (folder / "robot.sqlite-wal").stat().st_size == 0
+        with only_readable(folder), Journal(folder / "robot.sqlite", read_only=True) as journal:
+            assert len(journal) == 20
+        with only_readable(folder, "robot.sqlite-shm"), pytest.raises(JournalError, match="program has it open"):
+            Journal(folder / "robot.sqlite", read_only=True)
+        robot.kill()
 
 
 def test_reading_leaves_nothing_behind(tmp_path):

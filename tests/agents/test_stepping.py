@@ -16,7 +16,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
-from bdpi import ABCDQN, BDPI, ActorMimic
+from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN
 from bdpi.agents import EnsembleAlgorithm, TabularBDPI
 from bdpi.envs import ControlLoop
 
@@ -80,6 +80,72 @@ def test_both_ways_mixed(tmp_path):
     assert loaded.act(np.zeros(4, np.float32)) in (0, 1)
 
 
+@pytest.mark.parametrize("where", ["at the end of an episode", "in the middle of one", "before the first"])
+@pytest.mark.parametrize("agent_class", [BDPI, ActorMimic, ABCDQN, BootstrappedDQN, TabularBDPI])
+def test_a_loaded_agent_goes_on_exactly(agent_class, where, tmp_path):
+    """Same actions, same networks: also which critic an episode follows is in the file."""
+    is_table = agent_class is TabularBDPI
+    space = spaces.Discrete(6) if is_table else spaces.Box(-1, 1, (2,), np.float32)
+    loop = ControlLoop(space, spaces.Discrete(3))
+    small = {key: value for key, value in SMALL.items() if not is_table or key not in ("fit_steps", "policy_kwargs")}
+    saved = agent_class("MlpPolicy", loop, seed=0, **{**small, "n_critics": 8, "buffer_size": 30})
+    space.seed(0)
+
+    def step(agents: list[EnsembleAlgorithm], number: int) -> list[int]:
+        seen, following = space.sample(), space.sample()
+        actions = [agent.act(seen) for agent in agents]
+        for agent, action in zip(agents, actions, strict=True):
+            agent.observe(seen, action, float(action), following, number % 10 == 9, number % 10 == 4)
+            agent.learn_once()
+        return actions
+
+    done = {"at the end of an episode": 40, "in the middle of one": 47, "before the first": 0}[where]
+    for number in range(done):
+        step([saved], number)
+    saved.save(tmp_path / "agent", include_buffer=True)
+    loaded = agent_class.load(tmp_path / "agent", env=loop)
+    for number in range(done, done + 40):
+        first, second = step([saved, loaded], number)
+        assert first == second
+    assert state_of(loaded) == state_of(saved)
+    assert (loaded.num_timesteps, loaded._episode_num) == (saved.num_timesteps, saved._episode_num)
+
+
+def test_an_agent_changes_from_one_system_to_several_and_back(tmp_path):
+    agent = ABCDQN("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 20, seed=0)
+    agent.save(tmp_path / "agent")
+    agent = ABCDQN.load(tmp_path / "agent", env=DummyVecEnv([lambda: gym.make("CartPole-v1")] * 3))
+    agent.learn(30, reset_num_timesteps=False).save(tmp_path / "agent")
+    agent = ABCDQN.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
+    assert agent.act(np.zeros(4, np.float32)) in (0, 1)
+    assert len(agent._followed) == 1
+
+
+@pytest.mark.parametrize("agent_class", [BDPI, ABCDQN])
+def test_a_journal_in_the_place_of_a_saved_memory_is_exact(agent_class, tmp_path):
+    """As long as the memory is not full: then its transitions are in another order."""
+    agents = [agent_class("MlpPolicy", spaces_of("CartPole-v1"), seed=0, journal=tmp_path / "robot.sqlite", **SMALL)]
+    drive(agents[0], gym.make("CartPole-v1"), 47, seed=0)
+    agents[0].save(tmp_path / "agent")
+    agents[0]._journal.close()
+    agents[0]._journal = None
+    loop = spaces_of("CartPole-v1")
+    agents.append(agent_class.load(tmp_path / "agent", env=loop, journal=tmp_path / "robot.sqlite"))
+    for agent in agents:
+        drive(agent, gym.make("CartPole-v1"), 40, seed=1)
+    assert state_of(agents[0]) == state_of(agents[1])
+
+
+def test_agents_of_earlier_versions_begin_an_episode(tmp_path):
+    """Their files do not say whether one was going on."""
+    agent = ABCDQN("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 20, seed=0)
+    agent.save(tmp_path / "agent", exclude=["_begun"])
+    loaded = ABCDQN.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
+    assert loaded.act(np.zeros(4, np.float32)) in (0, 1)
+
+
 def test_what_was_really_done_is_remembered():
     loop = ControlLoop(BOX, spaces.Discrete(3, start=5))
     agent = BDPI("MlpPolicy", loop, seed=0, gamma=0.9, **SMALL)
@@ -132,9 +198,13 @@ GOOD: dict[str, Any] = {
         ({"reward": 1e300}, "reward.*not finite"),
         ({"reward": "much"}, "reward must be a number"),
         ({"observation": np.full(4, 1e300)}, "float32, the type of its space, cannot"),
-        ({"executed_action": 3}, "not an action"),
-        ({"executed_action": 0.5}, "whole number"),
-        ({"discount": 2}, "discount"),
+        ({"executed_action": 3}, "^executed_action is 3, which is not an action"),
+        ({"executed_action": 0.5}, "^executed_action must be one whole number"),
+        ({"discount": 2}, "^discount must be a number"),
+        ({"terminated": "no"}, "^terminated must be True or False, got 'no'"),
+        ({"terminated": None}, "^terminated must be True or False"),
+        ({"truncated": 2}, "^truncated must be True or False, got 2"),
+        ({"truncated": [False]}, "^truncated must be True or False"),
         ({"next_mask": [1, 1]}, "zeros and ones"),
     ],
 )
@@ -144,6 +214,13 @@ def test_nonsense_is_refused_and_nothing_is_lost(bad, message):
     with pytest.raises(ValueError, match=message):
         agent.observe(**{**GOOD, **bad})
     assert len(agent.replay_buffer) == agent.num_timesteps == 1
+
+
+@pytest.mark.parametrize("truth", [True, np.True_, 1, np.int64(1), np.array(True)])
+def test_truth_has_several_forms(truth):
+    agent = BDPI("MlpPolicy", ControlLoop(BOX, spaces.Discrete(3)), seed=0, **SMALL)
+    agent.observe(**{**GOOD, "terminated": truth})
+    assert agent.replay_buffer.transitions().discounts.tolist() == [0]
 
 
 def test_numbers_that_would_become_others():
@@ -245,6 +322,7 @@ def test_learning_while_acting():
     # never more epochs than learn() would have made, and none after stop_learning
     made = agent._n_updates
     assert 60 <= made <= 85  # learning starts at a batch of 16
+    assert made + agent.epochs_due == 85
     time.sleep(0.1)
     assert agent._n_updates == made
     assert len(agent.replay_buffer) == 100
@@ -253,6 +331,82 @@ def test_learning_while_acting():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert agent.learn_once()
     agent.stop_learning()  # nothing to stop
+
+
+class Slow(BDPI):
+    """Cannot keep up with a robot."""
+
+    def _epoch(self, *arguments: Any) -> None:
+        super()._epoch(*arguments)
+        time.sleep(0.02)
+
+
+def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path):
+    agent = Slow("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    assert agent.epochs_due == 0
+    agent.start_learning()
+    drive(agent, gym.make("CartPole-v1"), 60, seed=0, learns=False)
+    assert agent.epochs_due > 20
+    agent.save(tmp_path / "agent", include_buffer=True)
+    agent.stop_learning()
+    left = agent.epochs_due
+    assert left > 20
+    assert agent._n_updates + left == 45  # as many as learn() makes of 60 steps, which begins at a batch of 16
+    assert agent.learn_once()
+    assert agent.epochs_due == left - 1
+    agent.start_learning()  # goes on with them
+    agent.stop_learning(finish=True)
+    assert agent.epochs_due == 0
+    assert agent._n_updates == 45
+    loaded = Slow.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
+    assert loaded._n_updates + loaded.epochs_due == 45
+    loaded.start_learning()
+    loaded.stop_learning(finish=True)
+    assert loaded._n_updates == 45
+
+
+def test_epochs_that_are_due_wait_for_experience(tmp_path):
+    agent = Slow("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    agent.start_learning()
+    drive(agent, gym.make("CartPole-v1"), 60, seed=0, learns=False)
+    agent.stop_learning()
+    agent.save(tmp_path / "agent")  # without its memory
+    loaded = Slow.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
+    due = agent.epochs_due
+    loaded.start_learning()
+    loaded.stop_learning(finish=True)
+    assert loaded.epochs_due == due > 20
+    loaded.start_learning()
+    drive(loaded, gym.make("CartPole-v1"), 16, seed=0, learns=False)
+    loaded.stop_learning(finish=True)
+    assert loaded._n_updates == 46
+
+
+def test_parts_of_epochs_are_not_waited_for():
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, train_freq=4, **SMALL)
+    agent.start_learning()
+    drive(agent, gym.make("CartPole-v1"), 22, seed=0, learns=False)
+    agent.stop_learning(finish=True)
+    assert agent._n_updates == 1  # of seven quarters
+    agent.start_learning()
+    agent.observe(**GOOD)
+    agent.stop_learning(finish=True)
+    assert agent._n_updates == 2
+
+
+def test_whoever_is_interrupted_while_the_rest_is_learned_can_stop(monkeypatch):
+    agent = Slow("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    agent.start_learning()
+    drive(agent, gym.make("CartPole-v1"), 60, seed=0, learns=False)
+
+    def interrupt(most: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agent._background, "wait_until_due", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        agent.stop_learning(finish=True)
+    agent.stop_learning()
+    assert agent._n_updates + agent.epochs_due == 45
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
@@ -327,7 +481,8 @@ def test_a_failure_in_the_background_surfaces(monkeypatch):
 def test_learn_in_the_background():
     agent = BDPI("MlpPolicy", "CartPole-v1", seed=0, asynchronous=True, **SMALL).learn(200)
     assert agent.num_timesteps == len(agent.replay_buffer) == 200
-    assert 150 <= agent._n_updates <= 200
+    assert agent._n_updates == 185  # learning starts at a batch of 16
+    assert agent.epochs_due == 0
     assert agent._background is None
     assert threading.active_count() < 20
     agent.learn(50, reset_num_timesteps=False)

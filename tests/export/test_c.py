@@ -87,8 +87,10 @@ def test_vecnormalize_is_part_of_the_header(stacked: int, tmp_path: Path) -> Non
     raw = np.concatenate([sampled(space)] * stacked, axis=1)
     # as after many more steps: at first, VecNormalize's own start weighs more than such small deviations
     env.obs_rms.mean, env.obs_rms.var = raw.mean(axis=0, dtype=np.float64), raw.var(axis=0, dtype=np.float64)
-    export_c(agent, tmp_path / "policy.h")
-    assert_alike(agent, env.normalize_obs(raw), *run(compiled(tmp_path / "policy.h"), raw))
+    agent.save(tmp_path / "agent")
+    for number, each in enumerate((agent, BDPI.load(tmp_path / "agent"))):
+        export_c(each, tmp_path / f"policy{number}.h", "policy")
+        assert_alike(agent, env.normalize_obs(raw), *run(compiled(tmp_path / f"policy{number}.h"), raw))
 
 
 @needs_compiler

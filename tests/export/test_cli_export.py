@@ -8,13 +8,20 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from decisive import decisive_agent
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from typer.testing import CliRunner, Result
 
+from bdpi import BDPI
 from bdpi.cli import app
+from bdpi.envs import ControlLoop
+from bdpi.export import export_onnx
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
 from bdpi.runs.play import open_agent
 from bdpi.runs.train import prepare
+from small import Walk, quick_agent
 
 QUICK = {"n_critics": 2, "fit_steps": 2, "batch_size": 16, "n_threads": 1}
 
@@ -70,6 +77,57 @@ def test_a_run_becomes_a_c_header(lake: Path, tmp_path: Path) -> None:
     printed = subprocess.run([str(tmp_path / "lake")], check=True, capture_output=True, text=True).stdout
     actions = open_agent(RunFolder.open(lake)).predict(np.arange(16), deterministic=True)[0]
     assert [int(line) for line in printed.split()] == actions.tolist()
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
+def test_an_agent_that_learned_with_vecnormalize_takes_what_the_robot_sees(tmp_path: Path) -> None:
+    """The file alone is enough: the statistics are in it."""
+    space = spaces.Box(np.float32([-1, 1000, 0]), np.float32([1, 1001, 1e-3]))
+    env = VecNormalize(DummyVecEnv([lambda: Walk(space)]))
+    agent = decisive_agent(env)
+    agent.save("robot.zip")
+    for name in ("robot.onnx", "robot.h"):
+        result = bdpi_command("export", "robot.zip", name)
+        assert result.exit_code == 0, result.output
+    space.seed(0)
+    seen = np.array([space.sample() for _ in range(50)])
+    expected = agent.predict(env.normalize_obs(seen), deterministic=True)[0]
+    assert set(expected) == {0, 1}
+    session = onnxruntime.InferenceSession("robot.onnx", providers=["CPUExecutionProvider"])
+    assert np.array_equal(session.run(["action"], {"observation": seen})[0], expected)
+    Path("main.c").write_text(
+        '#include <stdio.h>\n#include "robot.h"\nint main(void) { float seen[3];'
+        ' while (scanf("%f %f %f", seen, seen + 1, seen + 2) == 3) printf("%d\\n", robot_act(seen)); return 0; }\n'
+    )
+    subprocess.run(["gcc", "-std=c99", "-Wall", "-Werror", "main.c", "-o", "robot", "-lm"], check=True)
+    rows = "\n".join(" ".join(f"{value:.9g}" for value in row) for row in seen)
+    printed = subprocess.run([str(tmp_path / "robot")], input=rows, check=True, capture_output=True, text=True).stdout
+    assert [int(line) for line in printed.split()] == expected.tolist()
+
+
+def test_pictures_are_taken_as_the_robot_sees_them() -> None:
+    agent = quick_agent(Walk(spaces.Box(0, 255, (36, 40, 3), np.uint8)), "CnnPolicy")
+    agent.save("camera.zip")
+    export_onnx(agent, "live.onnx")
+    assert bdpi_command("export", "camera.zip", "saved.onnx").exit_code == 0
+    for name in ("live.onnx", "saved.onnx"):
+        assert onnxruntime.InferenceSession(name).get_inputs()[0].shape == ["n", 36, 40, 3]
+
+
+@pytest.mark.parametrize("with_memory", [False, True])
+def test_masks_are_not_exported_and_that_is_said(with_memory: bool) -> None:
+    agent = quick_agent(ControlLoop(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)))
+    seen = np.zeros(3, np.float32)
+    agent.observe(seen, agent.act(seen, mask=[1, 0]), 0.0, seen, False, False, next_mask=[1, 1])
+    agent.save("robot.zip", include_buffer=with_memory)
+    for name in ("robot.onnx", "robot.h"):
+        result = bdpi_command("export", "robot.zip", name)
+        assert result.exit_code == 0, result.output
+        assert "learned with action masks, which this file knows nothing of" in result.output
+        assert "predict" not in result.output
+    assert "take the largest that is allowed" in Path("robot.h").read_text()
+    with pytest.warns(RuntimeWarning, match="predicts without"):
+        BDPI.load("robot.zip").predict(seen)
 
 
 def test_the_format_overrides_the_ending(lake: Path) -> None:

@@ -25,6 +25,7 @@ from torch import nn
 
 from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, TabularBDPI
 from bdpi.agents.descriptions import describe, space_of
+from bdpi.agents.files import read_agent, write_agent
 from bdpi.export import check_onnx, export_onnx
 from small import QUICK, Walk, quick_agent
 
@@ -188,20 +189,86 @@ def test_vecnormalize_inside_a_frame_stack_is_refused(tmp_path: Path) -> None:
         export_onnx(agent, tmp_path / "policy.onnx")
 
 
-def test_an_agent_whose_normalisation_is_not_there_is_refused(tmp_path: Path) -> None:
-    agent = BDPI("MlpPolicy", VecNormalize(DummyVecEnv([Walk])), n_critics=2, batch_size=16)
-    agent.save(tmp_path / "agent")
-    with pytest.raises(ValueError, match=r"learned with VecNormalize.*load\(\.\.\., env=\.\.\.\)"):
-        export_onnx(BDPI.load(tmp_path / "agent"), tmp_path / "policy.onnx")
+BOX = spaces.Box(5, 9, (3,), np.float32)
+TWO = spaces.Dict({"eye": PICTURE, "arm": BOX})
+UNSCALED = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
 
 
-def test_an_agent_without_an_environment_is_exported_as_the_policy_sees(tmp_path: Path) -> None:
-    agent = decisive_agent(Walk(PICTURE), "CnnPolicy")
+@pytest.mark.parametrize(
+    ("env", "policy", "kwargs"),
+    [
+        (lambda: Walk(BOX), "MlpPolicy", {}),
+        (lambda: Walk(PICTURE), "CnnPolicy", {}),
+        (lambda: Walk(TWO), "MultiInputPolicy", {}),
+        (lambda: VecNormalize(DummyVecEnv([lambda: Walk(BOX)]), clip_obs=1.5), "MlpPolicy", {}),
+        (lambda: VecNormalize(DummyVecEnv([lambda: Walk(BOX)]), norm_obs=False), "MlpPolicy", {}),
+        (
+            lambda: VecNormalize(VecTransposeImage(DummyVecEnv([lambda: Walk(TWO)])), norm_obs_keys=["arm"]),
+            "MultiInputPolicy",
+            {},
+        ),
+        (lambda: VecNormalize(VecTransposeImage(DummyVecEnv([lambda: Walk(PICTURE)]))), "CnnPolicy", UNSCALED),
+        (lambda: VecNormalize(VecFrameStack(DummyVecEnv([lambda: Walk(BOX)]), 3)), "MlpPolicy", {}),
+        (lambda: VecExtractDictObs(VecTransposeImage(DummyVecEnv([lambda: Walk(TWO)])), "eye"), "CnnPolicy", {}),
+    ],
+)
+def test_a_saved_agent_is_exported_as_in_its_environment(env: Any, policy: str, kwargs: Any, tmp_path: Path) -> None:
+    """To the very same file, also when it was saved again without an environment."""
+    agent = decisive_agent(env(), policy, policy_kwargs=kwargs)
+    export_onnx(agent, tmp_path / "live.onnx")
     agent.save(tmp_path / "agent")
     loaded = BDPI.load(tmp_path / "agent")
-    export_onnx(loaded, tmp_path / "policy.onnx")
+    assert loaded.get_env() is None
+    loaded.save(tmp_path / "again")
+    for name in ("agent", "again"):
+        saved = BDPI.load(tmp_path / name)
+        export_onnx(saved, tmp_path / "saved.onnx")
+        assert (tmp_path / "saved.onnx").read_bytes() == (tmp_path / "live.onnx").read_bytes()
+        assert check_onnx(saved, tmp_path / "saved.onnx", n=100) < 1e-5
+
+
+def without_inputs(path: Path) -> None:
+    """A file as it was before agents were saved with how their observations come."""
+    document, arrays = read_agent(path, "BDPI")
+    document["inputs"] = None
+    write_agent(path, document, arrays)
+
+
+def test_an_agent_whose_normalisation_is_not_known_is_refused(tmp_path: Path) -> None:
+    agent = BDPI("MlpPolicy", VecNormalize(DummyVecEnv([Walk])), n_critics=2, batch_size=16)
+    agent.save(tmp_path / "agent.zip")
+    without_inputs(tmp_path / "agent.zip")
+    with pytest.raises(ValueError, match=r"learned with VecNormalize.*load\(\.\.\., env=\.\.\.\)"):
+        export_onnx(BDPI.load(tmp_path / "agent"), tmp_path / "policy.onnx")
+    export_onnx(BDPI.load(tmp_path / "agent", env=Walk()), tmp_path / "policy.onnx")
+
+
+def test_without_anything_known_observations_are_as_the_policy_sees_them(tmp_path: Path) -> None:
+    agent = decisive_agent(Walk(PICTURE), "CnnPolicy")
+    agent.save(tmp_path / "agent.zip")
+    without_inputs(tmp_path / "agent.zip")
+    export_onnx(BDPI.load(tmp_path / "agent"), tmp_path / "policy.onnx")
     observations = sampled(PICTURE).transpose(0, 3, 1, 2)
     assert_alike(agent, observations, *run(tmp_path / "policy.onnx", observations))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda part: part.update(space=describe(spaces.Box(0, 255, (36, 41, 3), np.uint8))),
+        lambda part: part.update(space=describe(spaces.Discrete(3))),
+        lambda part: part.update(channels_last=False),
+        lambda part: part.update(clip=3.0),
+        lambda part: part.pop("clip"),
+    ],
+)
+def test_how_observations_come_has_to_fit(damage: Any, tmp_path: Path) -> None:
+    quick_agent(Walk(PICTURE), "CnnPolicy").save(tmp_path / "agent.zip")
+    document, arrays = read_agent(tmp_path / "agent.zip", "BDPI")
+    damage(document["inputs"]["parts"]["observation"])
+    write_agent(tmp_path / "agent.zip", document, arrays)
+    with pytest.raises(ValueError, match=r"does not fit|damaged"):
+        BDPI.load(tmp_path / "agent.zip")
 
 
 # -- networks

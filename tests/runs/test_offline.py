@@ -48,6 +48,15 @@ def policy_of(agent: BDPI) -> np.ndarray[Any, Any]:
     return agent.policy.probabilities(np.arange(16))
 
 
+def test_without_an_environment_there_is_nothing_to_play_in(lake, tmp_path):
+    folder = prepare_offline(plan(lake, epochs=3), tmp_path / "out").run().folder
+    wanted = (
+        r"knows no environment: name one.*bdpi train ENVIRONMENT --offline .*lake\.sqlite, or export it, bdpi export"
+    )
+    with pytest.raises(RunError, match=wanted):
+        play(folder, 1)
+
+
 def test_it_learns_the_way_over_the_lake(lake, tmp_path):
     """Somebody who walks at random reaches the goal in 1 or 2 of 100 episodes; a way that leads there always does."""
     env = gym.make("FrozenLake-v1", is_slippery=False)

@@ -35,6 +35,7 @@ class Background:
     :param look_after: its method for what has to be done now and then, whether there is something to learn or not
     :param learned: the actor's parameters that epochs change
     :param published: those that act
+    :param due: epochs that are to be made already
     """
 
     def __init__(
@@ -44,12 +45,13 @@ class Background:
         look_after: Callable[[], object],
         learned: Tensor,
         published: Tensor,
+        due: float = 0.0,
     ) -> None:
         self._agent_exists = weakref.WeakMethod(epoch)
         self._epoch, self._has_experience, self._look_after = map(_weak, (epoch, has_experience, look_after))
         self.learned, self.published = learned, published
         self._waiting: deque[tuple[Callable[[], object], float]] = deque()
-        self._due = 0.0
+        self._due = due
         self._error: BaseException | None = None
         self._stop = threading.Event()
         self._news = threading.Condition()
@@ -98,14 +100,18 @@ class Background:
         self._waiting.append((store, epochs))
         self._tell()
 
-    def wait_until_due(self, most: float) -> None:
-        """Wait until no more epochs than these are to be made."""
-        with self._news:
-            while self._is_behind(most) and self._error is None and not self._stop.is_set():
-                self._news.wait(_LOOK_AROUND)
+    @property
+    def due(self) -> float:
+        """Epochs that are to be made: one a step, or whatever the agent's train_freq and gradient_steps say."""
+        return self._due + sum(epochs for _, epochs in tuple(self._waiting))
 
-    def _is_behind(self, most: float) -> bool:
-        return self._due + sum(epochs for _, epochs in tuple(self._waiting)) > most
+    def wait_until_due(self, most: int) -> None:
+        """Wait until no more epochs than these are to be made, or none can be, for want of experience."""
+        with self._news:
+            while self.due >= most + 1 and self._error is None and not self._stop.is_set():
+                if not self._waiting and not self._has_experience():
+                    return
+                self._news.wait(_LOOK_AROUND)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -129,7 +135,7 @@ class Background:
                 with self._working:
                     self._take_over()
                     self._look_after()
-                    learns = self._due >= 1
+                    learns = self._due >= 1 and bool(self._has_experience())
                     if learns:
                         self._epoch()
                         self._due -= 1

@@ -161,6 +161,8 @@ class EnsembleAlgorithm(SavingAlgorithm):
         self.autosave, self.autosave_minutes = autosave, autosave_minutes
         self._saved_at = time.monotonic()
         self.asynchronous = asynchronous
+        self._epochs_due = 0.0
+        self._learned_with_masks = False
         #: says whose file it is; read before anything else of a saved agent is
         self.agent_class = type(self).__name__
         self._device_is_free = device == "auto"
@@ -394,8 +396,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
 
     def _masks_for_prediction(self, masks: Any, observation: Any) -> BoolArray | None:
         if masks is None:
-            learned_with_masks = self.replay_buffer is not None and self.replay_buffer.masks is not None
-            if learned_with_masks and not self._warned_of_masks:
+            if self.learned_with_masks and not self._warned_of_masks:
                 self._warned_of_masks = True
                 warnings.warn(
                     "this agent learned with action masks and now predicts without: it may choose actions that are not "
@@ -422,8 +423,9 @@ class EnsembleAlgorithm(SavingAlgorithm):
         starts = self.asynchronous and self._background is None
         if starts:
             self.start_learning()
+        finished = False
         try:
-            return super().learn(
+            super().learn(
                 total_timesteps,
                 callback,
                 log_interval,  # type: ignore[arg-type]  # None is fine: no logging
@@ -431,9 +433,11 @@ class EnsembleAlgorithm(SavingAlgorithm):
                 reset_num_timesteps,
                 progress_bar,
             )
+            finished = True
         finally:
             if starts:
-                self.stop_learning()
+                self.stop_learning(finish=finished)
+        return self
 
 
 def _generators(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bdpi.agents.files import UNREADABLE, replace_file
+from bdpi.agents.files import UNREADABLE, File, refuse_journal, replace_file
 from bdpi.agents.journal import Step
 from bdpi.agents.spaces import shift_to_zero
 from bdpi.learner import Transitions
@@ -182,13 +182,29 @@ class _Transitions(_Base):
             named |= {"masks": self.masks, "next_masks": self.next_masks}
         return named
 
-    def save_npz(self, path: str | os.PathLike[str]) -> None:
-        """Write the transitions held to a compressed NumPy file, atomically; no pickle is involved."""
-        held = self.held()
-        replace_file(pathlib.Path(path), lambda file: np.savez_compressed(file, **held))  # type: ignore[arg-type]
+    def save_npz(self, path: File) -> None:
+        """Write the transitions held to a compressed NumPy file, at once or not at all; no pickle is involved.
 
-    def load_npz(self, path: str | os.PathLike[str]) -> None:
-        """Take over the transitions of :meth:`save_npz`; the buffer must have the same size and spaces."""
+        :param path: of the file, or an open one
+        """
+        held = self.held()
+
+        def write(file: Any) -> None:
+            np.savez_compressed(file, **held)  # type: ignore[arg-type]
+
+        if isinstance(path, str | os.PathLike):
+            replace_file(pathlib.Path(path), write)
+        else:
+            write(path)
+
+    def load_npz(self, path: File) -> None:
+        """Take over the transitions of :meth:`save_npz`; the buffer must have the same size and spaces.
+
+        :param path: of the file, or an open one
+        :raises ValueError: for a file that is damaged or does not fit; nothing changes then
+        """
+        if isinstance(path, str | os.PathLike):
+            refuse_journal(path)
         try:
             with np.load(path, allow_pickle=False) as file:
                 loaded = {name: file[name] for name in file.files}
@@ -196,7 +212,7 @@ class _Transitions(_Base):
             if isinstance(error, FileNotFoundError):
                 raise
             raise ValueError(f"{path} is not a replay memory, or it is damaged: {error}") from error
-        self.take_over(loaded, str(path))
+        self.take_over(loaded, str(path) if isinstance(path, str | os.PathLike) else "the file")
 
     def held(self) -> dict[str, NDArray[Any]]:
         """The transitions held, as arrays."""
@@ -212,14 +228,16 @@ class _Transitions(_Base):
 
         :param loaded: what :meth:`held` returned
         :param where: it comes from, for messages
+        :raises ValueError: when they do not fit; nothing changes then
         """
         loaded = dict(loaded)
         position = loaded.pop("position", np.zeros(0))
         shown = {name.removeprefix("shown."): loaded.pop(name) for name in list(loaded) if name.startswith("shown.")}
-        if "masks" in loaded and self.masks is None and loaded["masks"].ndim == 3:
-            everything: BoolArray = np.ones(loaded["masks"].shape[1:], dtype=bool)
-            self.mask_last(everything, everything)
         own = self._arrays()
+        if "masks" in loaded and "masks" not in own:
+            assert isinstance(self.action_space, spaces.Discrete)
+            shape = (len(self.actions), self.n_envs, int(self.action_space.n))
+            own |= {name: np.ones(shape, dtype=bool) for name in ("masks", "next_masks")}
         if loaded.keys() != own.keys() or position.shape != (2,):
             raise ValueError(f"{where} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
         pos, full = (int(value) for value in position)
@@ -238,9 +256,12 @@ class _Transitions(_Base):
                 raise ValueError(f"{where} does not fit: {name} is {loaded[name].dtype}, this memory {array.dtype}")
             if array.dtype.kind == "f" and not np.isfinite(loaded[name]).all():
                 raise ValueError(f"{where} is damaged: {name} holds numbers that are not finite")
-        for name, array in own.items():
-            array[:rows] = loaded[name]
-            self._set_array(name, np.concatenate([array[: self.buffer_size], *([shown[name]] if shown else [])]))
+        taken = {
+            name: np.concatenate([loaded[name], array[rows : self.buffer_size], *([shown[name]] if shown else [])])
+            for name, array in own.items()
+        }
+        for name, array in taken.items():
+            self._set_array(name, array)
         self.n_demonstrations = len(shown["actions"]) * self.n_envs if shown else 0
         self.pos, self.full = pos, bool(full)
         self._added, self._contents = pos * self.n_envs, object()

@@ -178,19 +178,29 @@ def check_in_space(what: str, values: Any, space: spaces.Space[Any], step: int, 
 
 def check_executed_action(value: Any, space: spaces.Discrete, step: int, environment: int) -> int:
     """``info["executed_action"]`` is an action of the environment; returns it as an int."""
+    return check_action(f'info["executed_action"] of environment {environment} at step {step}', value, space)
+
+
+def check_action(name: str, value: Any, space: spaces.Discrete) -> int:
+    """An action of the environment; returns it as an int."""
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "iu":
-        raise ValueError(
-            f'info["executed_action"] of environment {environment} at step {step} must be one whole number, '
-            f"got {value!r}"
-        )
+        raise ValueError(f"{name} must be one whole number, got {value!r}")
     action = int(array.reshape(()))
     if not space.start <= action < space.start + space.n:
         raise ValueError(
-            f'info["executed_action"] of environment {environment} at step {step} is {action}, which is not an action '
-            f"of the environment ({space.start}..{space.start + space.n - 1})"
+            f"{name} is {action}, which is not an action of the environment "
+            f"({space.start}..{space.start + space.n - 1})"
         )
     return action
+
+
+def check_truth(name: str, value: Any) -> bool:
+    """True or False, or 1 or 0; returns it as a bool."""
+    array = np.asarray(value)
+    if array.shape != () or not _is_zeros_and_ones(array):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return bool(array)
 
 
 def check_discount(info: dict[str, Any], step: int, environment: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import os
 import warnings
 from collections.abc import Callable
@@ -24,6 +25,9 @@ from bdpi.agents.journal import Journal, Step
 from bdpi.agents.normalizing import is_fresh, update_normalizer
 from bdpi.envs.wrappers.retracing import CONTINUED
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
+
+#: Where infos have the last observation of an episode as it was before ``VecNormalize``.
+_ORIGINAL = "original_terminal_observation"
 
 
 class CollectingAlgorithm(OffPolicyAlgorithm):
@@ -62,18 +66,25 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         steps, episodes = self._collected
         while should_collect_more_steps(train_freq, steps, episodes):
             actions, buffer_actions = self._sample_action(learning_starts, n_envs=env.num_envs)
-            new_obs, rewards, dones, infos = env.step(actions)
-            if self._vec_normalize_env is None:
-                self.check_step(new_obs, rewards, dones, infos)
-            self.num_timesteps += env.num_envs
+            try:
+                new_obs, rewards, dones, infos = env.step(actions)
+                if self._vec_normalize_env is None:
+                    self.check_step(new_obs, rewards, dones, infos)
+                with self.observing():
+                    self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
+                    self.num_timesteps += env.num_envs
+                    self._episode_num += int(np.sum(dones))
+                self._action_masks = checks.masks_of(
+                    _upcoming(env, dones, infos), self.action_space, self.num_timesteps
+                )
+                self._episodes_ended(np.flatnonzero(dones))
+            except BaseException:
+                self._last_obs = None  # the environments may have gone on: the next learn() starts new episodes
+                raise
             steps += 1
             episodes += int(np.sum(dones))
-            self._episode_num += int(np.sum(dones))
             self._collected = (steps, episodes)
             self._update_info_buffer(infos, dones)
-            self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
-            self._action_masks = checks.masks_of(_upcoming(env, dones, infos), self.action_space, self.num_timesteps)
-            self._episodes_ended(np.flatnonzero(dones))
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
             self._step_collected()
 
@@ -123,40 +134,28 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             if masks is not None:
                 self.replay_buffer.mask_last(*masks)
 
+        def step_of(index: int, info: dict[str, Any]) -> Step:
+            return Step(
+                _row(observations, index),
+                int(np.asarray(actions[index]).reshape(())),
+                float(rewards[index]),
+                _row(next_observations, index),
+                terminated=bool(dones[index]) and not info.get("TimeLimit.truncated", False),
+                truncated=bool(info.get("TimeLimit.truncated", False)),
+                discount=info.get("discount"),
+                mask=None if masks is None else masks[0][index],
+                next_mask=None if masks is None else masks[1][index],
+                environment=index,
+            )
+
         with self.observing():
-            self._write_journal(observations, next_observations, actions, rewards, dones, infos, masks)
+            if self._journal is not None:
+                self._journaled = self._journal.append(*itertools.starmap(step_of, enumerate(infos)))
             self._change_memory(store)
 
     def observing(self) -> contextlib.AbstractContextManager[Any]:
         """While this lasts, nobody else sees the agent, which may be half changed."""
         return contextlib.nullcontext()
-
-    def _write_journal(
-        self,
-        observations: Any,
-        next_observations: Any,
-        actions: IntArray,
-        rewards: FloatArray,
-        dones: Any,
-        infos: list[dict[str, Any]],
-        masks: tuple[BoolArray, BoolArray] | None,
-    ) -> None:
-        if self._journal is not None:
-            for index, info in enumerate(infos):
-                self._journaled = self._journal.append(
-                    Step(
-                        _row(observations, index),
-                        int(np.asarray(actions[index]).reshape(())),
-                        float(rewards[index]),
-                        _row(next_observations, index),
-                        terminated=bool(dones[index]) and not info.get("TimeLimit.truncated", False),
-                        truncated=bool(info.get("TimeLimit.truncated", False)),
-                        discount=info.get("discount"),
-                        mask=None if masks is None else masks[0][index],
-                        next_mask=None if masks is None else masks[1][index],
-                        environment=index,
-                    )
-                )
 
     def _open_journal(self, given: str | os.PathLike[str] | Journal) -> None:
         """Go on with a journal, and with what is in it."""
@@ -227,21 +226,17 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
     def check_step(self, new_obs: Any, rewards: Any, dones: Any, infos: list[dict[str, Any]]) -> None:
         """Refuse what cannot be learned from, before it is counted, normalised or stored."""
         step = self.num_timesteps + self.n_envs
-        try:
-            for index, info in enumerate(infos):
-                checks.check_finite("reward", rewards[index], step, index)
-                self.check_observation("observation", _row(new_obs, index), index, step)
-                if dones[index] and info.get("terminal_observation") is not None:
-                    self.check_observation("last observation", info["terminal_observation"], index, step)
-                checks.check_discount(info, step, index)
-                if "executed_action" in info:
-                    checks.check_executed_action(info["executed_action"], self.action_space, step, index)
-            checks.masks_of(infos, self.action_space, step, ended=dones)
-            assert self.env is not None
-            checks.masks_of(_upcoming(self.env, dones, infos), self.action_space, step)
-        except ValueError:
-            self._last_obs = None  # the environment has gone on: the next learn() starts a new episode
-            raise
+        for index, info in enumerate(infos):
+            checks.check_finite("reward", rewards[index], step, index)
+            self.check_observation("observation", _row(new_obs, index), index, step)
+            if dones[index] and info.get("terminal_observation") is not None:
+                self.check_observation("last observation", info["terminal_observation"], index, step)
+            checks.check_discount(info, step, index)
+            if "executed_action" in info:
+                checks.check_executed_action(info["executed_action"], self.action_space, step, index)
+        checks.masks_of(infos, self.action_space, step, ended=dones)
+        assert self.env is not None
+        checks.masks_of(_upcoming(self.env, dones, infos), self.action_space, step)
 
     def check_observation(self, what: str, observation: Any, environment: int, step: int) -> None:
         checks.check_finite(what, observation, step, environment)
@@ -269,10 +264,10 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         else:
             original, original_reward = normalizer.get_original_obs(), normalizer.get_original_reward()
         next_obs = copy.deepcopy(original)
+        last_one = "terminal_observation" if normalizer is None else _ORIGINAL
         for index, info in enumerate(infos):
-            if dones[index] and info.get("terminal_observation") is not None:
-                last = info["terminal_observation"]
-                _set_row(next_obs, index, last if normalizer is None else normalizer.unnormalize_obs(last))
+            if dones[index] and info.get(last_one) is not None:
+                _set_row(next_obs, index, info[last_one])
         assert self._last_original_obs is not None
         masks = self._masks_of_step(dones, infos)
         self._remember(self._last_original_obs, next_obs, executed, original_reward, dones, infos, masks)
@@ -282,7 +277,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
 
 
 def check_before_normalizing(normalizer: VecNormalize, algorithm: CollectingAlgorithm) -> None:
-    """Check values before ``VecNormalize`` clips them and takes them into its statistics.
+    """Check values before ``VecNormalize`` clips them and takes them into its statistics, and keep the last
+    observations of episodes as they were.
 
     The environments inside keep their class and their number: SB3 compares them, wrapper by wrapper, with those of an
     evaluation environment, so that one more wrapper would not do.
@@ -301,6 +297,9 @@ def check_before_normalizing(normalizer: VecNormalize, algorithm: CollectingAlgo
     def checked_step_wait() -> Any:
         result = step_wait()
         algorithm.check_step(*result)
+        for info in result[-1]:
+            if "terminal_observation" in info:
+                info[_ORIGINAL] = info["terminal_observation"]
         return result
 
     inner.reset, inner.step_wait = checked_reset, checked_step_wait

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
+from bdpi.agents.checks import check_truth
 from bdpi.agents.journal import Journal, Step
 
 
@@ -47,7 +49,8 @@ def _of_tuple(item: Any, number: int) -> Step:
             f"transition {number} must be (observation, action, reward, next_observation, terminated, truncated), "
             f"got {str(item)[:200]}"
         ) from None
-    return Step(observation, action, reward, next_observation, bool(terminated), bool(truncated))
+    ends = check_truth("terminated", terminated), check_truth("truncated", truncated)
+    return Step(observation, action, reward, next_observation, *ends)
 
 
 def _of_episode(episode: Any) -> Iterator[Step]:
@@ -64,17 +67,19 @@ def _of_episode(episode: Any) -> Iterator[Step]:
 
 
 def _of_buffer(buffer: ReplayBuffer) -> Iterator[Step]:
-    """Oldest first, where the buffer knows; SB3's end episodes at a time limit only if told to."""
-    # Ours count actions from zero.
-    offset = int(getattr(buffer.action_space, "start", 0)) if hasattr(buffer, "discounts") else 0
-    for row in range(buffer.size()):
+    """Oldest first; SB3's end episodes at a time limit only if told to."""
+    oldest = buffer.pos if buffer.full else 0
+    # With optimize_memory_usage, the newest observation is where the oldest was, which SB3 does not sample either.
+    first = 1 if buffer.full and buffer.optimize_memory_usage else 0
+    for age in range(first, buffer.size()):
+        row = (oldest + age) % buffer.buffer_size
         for env in range(buffer.n_envs):
             done, timeout = bool(buffer.dones[row, env]), bool(buffer.timeouts[row, env])
             yield Step(
-                _at(buffer.observations, (row, env)),
-                int(np.asarray(buffer.actions[row, env]).reshape(())) + offset,
+                _seen(buffer, _at(buffer.observations, (row, env))),
+                int(_given(buffer, buffer.actions[row, env], buffer.action_space)),
                 float(buffer.rewards[row, env]),
-                _next(buffer, row, env),
+                _seen(buffer, _next(buffer, row, env)),
                 terminated=done and not timeout,
                 truncated=timeout,
                 environment=env,
@@ -85,6 +90,20 @@ def _next(buffer: ReplayBuffer, row: int, env: int) -> Any:
     if buffer.optimize_memory_usage:
         return _at(buffer.observations, ((row + 1) % buffer.buffer_size, env))
     return _at(buffer.next_observations, (row, env))
+
+
+def _seen(buffer: ReplayBuffer, observation: Any) -> Any:
+    space = buffer.observation_space
+    if isinstance(space, spaces.Dict):
+        return {key: _given(buffer, observation[key], part) for key, part in space.spaces.items()}
+    return _given(buffer, observation, space)
+
+
+def _given(buffer: ReplayBuffer, value: Any, space: spaces.Space[Any]) -> Any:
+    """What a buffer keeps, as the environment gave it: buffers have an axis more for numbers, and ours count from 0."""
+    value = np.asarray(value).reshape(space.shape or ())
+    is_ours = hasattr(buffer, "discounts")
+    return value + space.start if is_ours and isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else value
 
 
 def _at(values: Any, index: Any) -> Any:

@@ -65,13 +65,14 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
     if not isinstance(path, str | os.PathLike):
         write(path)
         return
-    target = _with_ending(pathlib.Path(path))
+    target = with_ending(pathlib.Path(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     replace_file(target, write)
 
 
 def replace_file(path: pathlib.Path, write: Callable[[Any], object]) -> None:
     """Write a file beside another, and put it in its place when it is on the disk."""
+    refuse_journal(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
@@ -83,8 +84,47 @@ def replace_file(path: pathlib.Path, write: Callable[[Any], object]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _with_ending(path: pathlib.Path) -> pathlib.Path:
-    return path if path.suffix else path.with_name(path.name + ".zip")
+def with_ending(path: pathlib.Path, ending: str = ".zip") -> pathlib.Path:
+    """The path, with an ending where it has none."""
+    return path if path.suffix else path.with_name(path.name + ending)
+
+
+def refuse_pickle(path: File) -> None:
+    """:raises ValueError: for a replay memory that is a pickle, as those of Stable-Baselines3 are"""
+    if isinstance(path, str | os.PathLike):
+        refuse_journal(path)
+        with pathlib.Path(path).open("rb") as file:
+            first = file.read(1)
+    else:
+        position = path.tell()
+        first = path.read(1)
+        path.seek(position)
+    if first == b"\x80":  # how pickles begin
+        name = path if isinstance(path, str | os.PathLike) else "the file"
+        raise ValueError(
+            f"{name} is a pickle, which can run anything when it is read, and is not read here. If you trust whoever "
+            "wrote it, convert it once: memory = stable_baselines3.common.save_util.load_from_pkl(path), and then "
+            "memory.save_npz(new_path) if an agent of bdpi wrote it, else agent.add_demonstrations(memory)"
+        )
+
+
+def read_parameters(path: File) -> Arrays:
+    """The arrays of a saved agent of any class: those of its networks and of its learner, by part and name.
+
+    :raises ValueError: for a file that is damaged or foreign
+    """
+    return _open(path)[1]
+
+
+def refuse_journal(path: str | os.PathLike[str]) -> None:
+    """Asked before a file of another kind is opened. Whoever closes a file gives back all locks that the process has on
+    it; also those of a journal, which is then no longer safe from other programs.
+
+    :raises ValueError: when a journal is open there, or was when its program crashed
+    """
+    log = pathlib.Path(f"{pathlib.Path(path).resolve()}-wal")
+    if log.exists():
+        raise ValueError(f"{path} is a journal (there is {log.name} beside it): choose another file")
 
 
 def class_of(path: File) -> str:
@@ -112,9 +152,10 @@ def _open(path: File) -> tuple[dict[str, Any], Arrays]:
     if not isinstance(path, str | os.PathLike):
         return _read(path, getattr(path, "name", "the file"))
     file = pathlib.Path(path)
-    file = file if file.exists() else _with_ending(file)
+    file = file if file.exists() else with_ending(file)
     if not file.exists():
         raise FileNotFoundError(f"there is no saved agent {file}")
+    refuse_journal(file)
     with file.open("rb") as opened:
         return _read(opened, file)
 

@@ -7,6 +7,7 @@ A journal is an SQLite database in WAL mode, one row per transition. A crash of 
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,9 @@ class Step:
 class Journal:
     """A file of transitions.
 
+    While it is open, nothing but a journal may open the file in the same process, not even to copy it: closing a file
+    gives back all locks of its process, and then another program tidies away what is still being written.
+
     :param path: where it is, or is to be
     :param observation_space: of the transitions; None: what the file says
     :param action_space: likewise
@@ -77,16 +81,15 @@ class Journal:
         read_only: bool = False,
     ) -> None:
         self.path = Path(path)
-        is_new = not self.path.exists() or self.path.stat().st_size == 0
-        if is_new and (read_only or observation_space is None or action_space is None):
+        may_be_new = not read_only and observation_space is not None and action_space is not None
+        if not may_be_new and (not self.path.exists() or self.path.stat().st_size == 0):
             raise JournalError(f"there is no journal {self.path}")
-        if not is_new:
-            with self.path.open("rb") as file:
-                if file.read(16) != b"SQLite format 3\0":
-                    raise JournalError(f"{self.path} is not a journal: choose another file")
         self._file = JournalDatabase(self.path, read_only)
         try:
             with self._file.explained("opened"):
+                is_new = self._file.is_empty()
+                if is_new and not may_be_new:
+                    raise JournalError(f"there is no journal {self.path}: it was never finished")
                 self._open(is_new, observation_space, action_space, durable)
         except BaseException:
             self._file.close()
@@ -110,6 +113,7 @@ class Journal:
             assert observation_space is not None
             assert action_space is not None
             file.create(observation_space=observation_space, action_space=action_space)
+            file.check_identity()
         self.observation_space, self.action_space = (file.space(name) for name in ("observation_space", "action_space"))
         self.check_spaces(observation_space, action_space)
         if not isinstance(self.action_space, spaces.Discrete):
@@ -135,12 +139,28 @@ class Journal:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def append(self, step: Step) -> int:
-        """Write a transition; it is in the file when this returns. Returns its number, from 1 on.
+    def append(self, *steps: Step) -> int:
+        """Write a transition, or several, all or none; they are in the file when this returns. Returns the number of
+        the last one, from 1 on.
 
-        :raises JournalError: when it cannot be written, for instance to a full disk. What was written before stays.
+        :raises JournalError: when they cannot be written, for instance to a full disk. What was written before stays.
         """
-        row = (
+        rows = [self._row(step) for step in steps]
+        before = self._file.changes
+        with self._file.explained("written"):
+            try:
+                self._last = self._file.insert(rows)
+            except sqlite3.Error:
+                self._before -= self._file.changes - before  # some versions of SQLite count what they have undone
+                raise
+        if self._last != self._before + self._file.changes:
+            raise JournalError(f"another program writes {self.path}, too: give each robot a journal of its own")
+        return self._last
+
+    def _row(self, step: Step) -> tuple[Any, ...]:
+        if not abs(float(step.reward)) <= LARGEST_REWARD:
+            raise ValueError(f"the reward must be finite, also in single precision, got {step.reward!r}")
+        return (
             self._encode(step.observation),
             int(step.action),
             float(step.reward),
@@ -152,13 +172,6 @@ class Journal:
             None if step.next_mask is None else np.asarray(step.next_mask, bool).tobytes(),
             int(step.environment),
         )
-        if not abs(row[2]) <= LARGEST_REWARD:
-            raise ValueError(f"the reward must be finite, also in single precision, got {step.reward!r}")
-        with self._file.explained("written"):
-            self._last = self._file.insert(row)
-        if self._last != self._before + self._file.changes:
-            raise JournalError(f"another program writes {self.path}, too: give each robot a journal of its own")
-        return self._last
 
     def _encode(self, observation: Any) -> bytes:
         values = [observation]

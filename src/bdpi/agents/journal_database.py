@@ -46,7 +46,7 @@ class JournalDatabase:
         """SQLite wants a file beside the database, to tell readers from writers. Where it cannot be made, nobody
         writes, and there is no need for it; unless the last transitions are still in the log of a robot that crashed.
         """
-        log = self.path.with_name(f"{self.path.name}-wal")
+        log, index = (self.path.with_name(f"{self.path.name}-{ending}") for ending in ("wal", "shm"))
         has_log = log.exists() and log.stat().st_size > 0
         # "rw" tidies up behind itself, "ro" does not; but of a log, "rw" would put the transitions where they belong.
         connection = self._connect("mode=ro" if has_log else "mode=rw")
@@ -61,11 +61,21 @@ class JournalDatabase:
                     f"{self.path} cannot be read where it is: its last transitions are in {log.name}, and SQLite has "
                     "to make a file beside that. Copy both to a folder that can be written."
                 ) from error
+            if index.exists():
+                raise JournalError(
+                    f"{self.path} cannot be read: {error}. Another program has it open, or had when it crashed."
+                ) from error
             connection = self._connect("immutable=1")
         connection.execute("PRAGMA query_only = ON")
         return connection
 
     # -- tables -------------------------------------------------------------------------------------------------
+
+    def is_empty(self) -> bool:
+        """Whether nothing is in the file, not even another program's mark: a new one, or one whose making was cut
+        short."""
+        marks = [self.run(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version")]
+        return marks == [0, 0] and not self.run("SELECT 1 FROM sqlite_master LIMIT 1")
 
     def create(self, **described: spaces.Space[Any]) -> None:
         """Make the tables.
@@ -73,6 +83,9 @@ class JournalDatabase:
         :param described: spaces by their names
         """
         self.run("BEGIN IMMEDIATE")
+        if not self.is_empty():  # another program was quicker
+            self.run("ROLLBACK")
+            return
         self.run(f"PRAGMA application_id = {_APPLICATION}")
         self.run(f"PRAGMA user_version = {VERSION}")
         self.run("CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
@@ -134,10 +147,11 @@ class JournalDatabase:
 
     # -- transitions --------------------------------------------------------------------------------------------
 
-    def insert(self, row: tuple[Any, ...]) -> int:
-        """Write a transition; returns its number."""
-        sql = f"INSERT INTO transitions ({_COLUMNS}, environment) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        return int(self._connection.execute(sql, row).lastrowid or 0)
+    def insert(self, rows: list[tuple[Any, ...]]) -> int:
+        """Write transitions, all or none, because they are one statement; returns the number of the last one."""
+        values = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(rows))
+        sql = f"INSERT INTO transitions ({_COLUMNS}, environment) VALUES {values}"
+        return int(self._connection.execute(sql, [value for row in rows for value in row]).lastrowid or 0)
 
     def rows(self, after: int, most: int) -> list[tuple[Any, ...]]:
         """Transitions with larger numbers, with their numbers in front."""
@@ -169,9 +183,16 @@ class JournalDatabase:
             yield
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             text = str(error)
+            if "not a database" in text:
+                raise JournalError(f"{self.path} is not a journal: choose another file") from error
             remedy = ""
             if "full" in text:
                 remedy = " Make room and go on: everything before is safe."
+            elif "disk I/O" in text:
+                remedy = (
+                    " The disk is full or fails, or files may not grow that large (ulimit -f). Make room and go on: "
+                    "everything before is safe."
+                )
             elif "locked" in text:
                 remedy = " Another program writes it."
             elif self.read_only and "readonly" in text:

@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.agents.files import UNREADABLE, replace_file
+from bdpi.agents.files import UNREADABLE, refuse_journal, replace_file
 from bdpi.agents.journal import Journal, JournalError
 from bdpi.agents.journal_columns import MASKS, Chunk, Columns
 
@@ -346,6 +346,7 @@ def _refuse_if_open(path: Path) -> None:
 @contextlib.contextmanager
 def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
+        refuse_journal(path)
         yield
     except (JournalError, FileNotFoundError, PermissionError, IsADirectoryError):
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import time
@@ -17,7 +18,8 @@ from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces, get_system_info
 
-from bdpi.agents.files import File, read_agent, write_agent
+from bdpi.agents.files import File, read_agent, read_parameters, write_agent
+from bdpi.agents.inputs import Inputs, describe_inputs, inputs_from, restore_inputs
 from bdpi.agents.journal import Journal
 from bdpi.agents.normalizing import describe_normalizer, restore_normalizer
 from bdpi.agents.plain import Arrays, Foreign, decode, encode
@@ -48,9 +50,12 @@ class SavingAlgorithm(SteppingAlgorithm):
     journal: str | os.PathLike[str] | Journal | None
     autosave: str | os.PathLike[str] | None
     autosave_minutes: float
+    _learned_with_masks: bool
     _saved_at: float
     #: settings and statistics of the ``VecNormalize`` that the agent learned with, where it was loaded without one
     kept_normalizer: tuple[dict[str, Any], Arrays] | None = None
+    #: what its environment's wrappers do to observations, where it was loaded without an environment
+    kept_inputs: Inputs | None = None
 
     @classmethod
     def _settings(cls) -> list[str]:
@@ -75,7 +80,8 @@ class SavingAlgorithm(SteppingAlgorithm):
         """Write the agent to one file, whole or not at all; learning in the background pauses meanwhile.
 
         Networks, Adam's moments, generators and counters are in it, and the statistics of ``VecNormalize``, if there is
-        one: an agent that is loaded goes on where it was. There is no code in the file, and reading it runs none.
+        one: an agent that is loaded goes on where it was. How its environment gives observations is in it, too, for
+        exports. There is no code in the file, and reading it runs none.
 
         :param path: of the file; ``.zip`` is added where there is no ending
         :param exclude: attributes to leave out
@@ -85,6 +91,9 @@ class SavingAlgorithm(SteppingAlgorithm):
         left_out = (set(self._excluded_save_params()) | set(exclude or ())) - set(include or ())
         arrays: Arrays = {}
         with self.learning_paused():
+            if self._background is not None:
+                self._epochs_due = self._background.due
+            self._learned_with_masks = self.learned_with_masks  # which the memory knows, and may not be saved
             attributes = {
                 name: encode(value, arrays, f"attributes.{name}")
                 for name, value in list(vars(self).items())
@@ -98,6 +107,10 @@ class SavingAlgorithm(SteppingAlgorithm):
                 normalizer, parts["normalizer"] = describe_normalizer(self._vec_normalize_env)
             elif self.kept_normalizer is not None:
                 normalizer, parts["normalizer"] = self.kept_normalizer
+            inputs = None
+            known_inputs = self._known_inputs()
+            if known_inputs is not None:
+                inputs, parts["inputs"] = describe_inputs(known_inputs)
             for part, named in parts.items():
                 arrays |= {f"{part}.{name}": array for name, array in named.items()}
             arrays = {name: array.copy(order="C") for name, array in arrays.items()}
@@ -106,8 +119,22 @@ class SavingAlgorithm(SteppingAlgorithm):
                 raise ValueError(
                     f"the agent is not saved, because {name} holds numbers that are not finite: learning has diverged"
                 )
-        about = {"class": type(self).__name__, "bdpi": _version(), "parts": list(parts), "normalizer": normalizer}
+        about: dict[str, Any] = {"class": type(self).__name__, "bdpi": _version(), "parts": list(parts)}
+        about |= {"normalizer": normalizer, "inputs": inputs}
         write_agent(path, {**about, "attributes": attributes}, arrays)
+
+    @property
+    def learned_with_masks(self) -> bool:
+        """Whether actions were masked at some time."""
+        return self._learned_with_masks or (self.replay_buffer is not None and self.replay_buffer.masks is not None)
+
+    def _known_inputs(self) -> Inputs | None:
+        if self.env is None:
+            return self.kept_inputs
+        try:
+            return inputs_from(self.env)
+        except ValueError:  # wrappers in an order that cannot be exported; an agent can be saved all the same
+            return None
 
     def _autosave_if_due(self) -> None:
         """Asked between steps and epochs; there need not be anything to learn from yet."""
@@ -129,9 +156,33 @@ class SavingAlgorithm(SteppingAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
-        derived += ["acted_by", "_warned_of_masks", "_background", "_begun", "_acted_mask", "_quick_actor"]
+        derived += ["acted_by", "_warned_of_masks", "_background", "_acted_mask", "_quick_actor"]
         derived += ["journal", "_journal", "autosave", "_saved_at", "lr_schedule", "start_time", "kept_normalizer"]
-        return [*super()._excluded_save_params(), *derived, "_device_is_free"]
+        return [*super()._excluded_save_params(), *derived, "kept_inputs", "_device_is_free"]
+
+    def set_parameters(
+        self, load_path_or_dict: Any, exact_match: bool = True, device: torch.device | str = "auto"
+    ) -> None:
+        """As in SB3: networks and all that the learner has, of a saved agent or of :meth:`get_parameters`.
+
+        :param load_path_or_dict: what :meth:`save` wrote, or parameters by their names
+        :param exact_match: nothing may be missing
+        :param device: not used: they go where the agent's are
+        :raises ValueError: for parameters of other networks; nothing changes then
+        """
+        if not isinstance(load_path_or_dict, dict):
+            arrays = read_parameters(load_path_or_dict)
+            load_path_or_dict = {
+                name: {key: torch.from_numpy(array) for key, array in _part_of(arrays, part).items()}
+                for name, part in (("policy", "policy"), ("agent_learner", "learner"))
+            }
+        with self.learning_paused():
+            before = copy.deepcopy(self.get_parameters())
+            try:
+                super().set_parameters(load_path_or_dict, exact_match, device)
+            except Exception as error:
+                super().set_parameters(before)
+                raise ValueError(f"the parameters do not fit this agent: {error}") from error
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "agent_learner"], []  # what get_parameters and set_parameters are about
@@ -192,6 +243,8 @@ class SavingAlgorithm(SteppingAlgorithm):
             if document.get("normalizer") is not None:
                 vec_env = restore_normalizer(vec_env, document["normalizer"], _part_of(arrays, "normalizer"))
             check_for_correct_spaces(vec_env, data["observation_space"], data["action_space"])
+            if data["n_envs"] != vec_env.num_envs:
+                data["_begun"] = False  # what was decided for an episode was so for other environments
             data["n_envs"] = vec_env.num_envs
             if force_reset:  # before training goes on; an environment is not in the file
                 data["_last_obs"] = None
@@ -207,6 +260,10 @@ class SavingAlgorithm(SteppingAlgorithm):
         vars(agent).update(data)
         if vec_env is None and document.get("normalizer") is not None:
             agent.kept_normalizer = document["normalizer"], _part_of(arrays, "normalizer")
+        if vec_env is None and document.get("inputs") is not None:
+            agent.kept_inputs = restore_inputs(
+                document["inputs"], _part_of(arrays, "inputs"), data["observation_space"]
+            )
         agent.journal = None  # until the replay memory is there
         agent._setup_model()
         parts = {part: _part_of(arrays, part) for part in document["parts"]}
@@ -249,6 +306,7 @@ _OPTIONAL: dict[str, type] = {
     "critics_per_step": int,
     "fit_steps": int,
     "n_threads": int,
+    "_begun": bool,
 }
 
 

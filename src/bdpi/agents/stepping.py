@@ -18,6 +18,7 @@ from bdpi.agents import checks
 from bdpi.agents.background import Background
 from bdpi.agents.collecting import CollectingAlgorithm
 from bdpi.agents.demonstrations import steps_of
+from bdpi.agents.files import refuse_pickle, with_ending
 from bdpi.agents.journal import Step
 from bdpi.agents.learners import AgentLearner
 from bdpi.agents.normalizing import update_normalizer
@@ -27,7 +28,7 @@ from bdpi.agents.spaces import channels_first
 from bdpi.learner.functional import bind_parameters
 from bdpi.learner.interface import BoolArray, IntArray
 
-_MOST_DUE = 8.0  # epochs that learn() lets the background fall behind
+_MOST_DUE = 8  # epochs that learn() lets the background fall behind
 
 
 class SteppingAlgorithm(CollectingAlgorithm):
@@ -40,7 +41,10 @@ class SteppingAlgorithm(CollectingAlgorithm):
     _quick_actor: QuickActor | None = None
     #: of each batch that is drawn from demonstrations, where there are any
     demonstration_share = 0.25
+    #: whether act has begun an episode, for agents that decide something then
     _begun = False
+    #: epochs that were left when learning in the background was stopped
+    _epochs_due: float
     _acted_mask: BoolArray | None = None
 
     # -- step by step -------------------------------------------------------------------------------------------
@@ -99,13 +103,15 @@ class SteppingAlgorithm(CollectingAlgorithm):
         observation = self._seen("observation", observation)
         next_observation = self._seen("next observation", next_observation)
         checks.check_reward(reward, step)
-        action = checks.check_executed_action(executed_action, self.action_space, step, 0)
-        info: dict[str, Any] = {"TimeLimit.truncated": bool(truncated) and not bool(terminated)}
+        action = checks.check_action("executed_action", executed_action, self.action_space)
+        terminated = checks.check_truth("terminated", terminated)
+        truncated = checks.check_truth("truncated", truncated)
+        info: dict[str, Any] = {"TimeLimit.truncated": truncated and not terminated}
         if discount is not None:
+            checks.check_number("discount", discount, 0, 1, low_included=True)
             info["discount"] = discount
-            checks.check_discount(info, step, 0)
-        masks = self._observed_masks(mask, next_mask, bool(terminated))
-        done = bool(terminated) or bool(truncated)
+        masks = self._observed_masks(mask, next_mask, terminated)
+        done = terminated or truncated
         kept_reward = np.array([reward], dtype=np.float32)
         with self.observing():
             self._remember(
@@ -118,8 +124,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
                 masks,
             )
             if self._vec_normalize_env is not None:
-                ends = bool(terminated), bool(truncated)
-                seen = Step(observation, action, float(kept_reward[0]), next_observation, *ends)
+                seen = Step(observation, action, float(kept_reward[0]), next_observation, terminated, truncated)
                 update_normalizer(self._vec_normalize_env, seen)
             self.num_timesteps += 1
             self._acted_mask = None
@@ -137,6 +142,8 @@ class SteppingAlgorithm(CollectingAlgorithm):
         if self._background is not None:
             raise RuntimeError("the agent learns in the background already; stop_learning() ends that")
         has_learned = self._learn_once()
+        if has_learned:
+            self._epochs_due = max(0.0, self._epochs_due - 1)
         self._autosave_if_due()
         return has_learned
 
@@ -182,7 +189,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
         observation = self._seen("observation", step.observation)
         next_observation = self._seen("next observation", step.next_observation)
         checks.check_reward(step.reward, 0)
-        action = checks.check_executed_action(step.action, self.action_space, 0, 0)
+        action = checks.check_action("the action", step.action, self.action_space)
         if step.discount is not None:
             checks.check_number("discount", step.discount, 0, 1, low_included=True)
         return replace(step, observation=observation, action=action, next_observation=next_observation)
@@ -214,7 +221,8 @@ class SteppingAlgorithm(CollectingAlgorithm):
     def start_learning(self) -> None:
         """Learn in a thread from now on: as many epochs as :meth:`learn` would make, as soon as there is time.
 
-        ``act`` answers meanwhile, from a copy of the actor that follows each epoch.
+        ``act`` answers meanwhile, from a copy of the actor that follows each epoch. Epochs that a robot leaves no time
+        for wait until there is some: see :attr:`epochs_due`.
         """
         if self._background is not None:
             raise RuntimeError("the agent learns in the background already")
@@ -227,18 +235,32 @@ class SteppingAlgorithm(CollectingAlgorithm):
         self._epochs_per_step()  # says what is wrong with train_freq before anything is observed
         published = learned.detach().cpu().clone()
         self._act_with(published)
-        self._background = Background(self._learn_once, self._can_learn, self._autosave_if_due, learned, published)
+        methods = self._learn_once, self._can_learn, self._autosave_if_due
+        self._background = Background(*methods, learned, published, self._epochs_due)
         self._background.start()
 
-    def stop_learning(self) -> None:
-        """Wait for the epoch that is going on, and learn no more.
+    @property
+    def epochs_due(self) -> int:
+        """How many epochs learning in the background is behind.
 
+        :meth:`start_learning` begins with them, and they are saved with the agent; ``learn_once`` makes one of them.
+        """
+        return int(self._epochs_due if self._background is None else self._background.due)
+
+    def stop_learning(self, finish: bool = False) -> None:
+        """Wait for the epoch that is going on, and learn no more; what is due then is left to be learned later.
+
+        :param finish: make all epochs that are due before, however long that takes. Whoever is interrupted meanwhile
+            can stop it again.
         :raises RuntimeError: when learning has failed
         """
         if self._background is None:
             return
         background = self._background
+        if finish:
+            background.wait_until_due(0)
         background.stop()
+        self._epochs_due = background.due
         assert self.agent_learner.actor_parameters is not None
         self._act_with(self.agent_learner.actor_parameters)
         self._background = None  # only now: whoever was interrupted before can stop it again
@@ -329,14 +351,31 @@ class SteppingAlgorithm(CollectingAlgorithm):
             super().set_env(env, force_reset)
 
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
-        """As in SB3; learning in the background pauses meanwhile."""
+        """Write the replay memory to a NumPy file; learning in the background pauses meanwhile.
+
+        :param path: of the file; ``.npz`` is added where there is no ending, and folders are made. Or an open file.
+            (What SB3's ``CheckpointCallback`` calls ``.pkl`` is such a file, too.)
+        """
+        if isinstance(path, str | pathlib.Path):
+            path = with_ending(pathlib.Path(path), ".npz")
+            path.parent.mkdir(parents=True, exist_ok=True)
         with self.learning_paused():
-            super().save_replay_buffer(path)
+            self.replay_buffer.save_npz(path)
 
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
-        """As in SB3; learning in the background pauses meanwhile."""
+        """Replace the replay memory by a saved one; learning in the background pauses meanwhile.
+
+        :param path: of what :meth:`save_replay_buffer` wrote
+        :param truncate_last_traj: not used
+        :raises ValueError: for other files; nothing changes then. Those of Stable-Baselines3 are pickles, which can
+            run anything when they are read.
+        """
+        if isinstance(path, str | pathlib.Path):
+            path = pathlib.Path(path)
+            path = path if path.exists() else with_ending(path, ".npz")
+        refuse_pickle(path)
         with self.learning_paused():
-            super().load_replay_buffer(path, truncate_last_traj)
+            self.replay_buffer.load_npz(path)
 
     def _step_collected(self) -> None:
         if self._background is None:  # whose thread looks after it

@@ -67,6 +67,7 @@ def export(
     has_environment = _has_environment(file.parent) or not file.exists()
     folder = RunFolder.open(run) if has_environment else None
 
+    from bdpi.export.inputs import MASKS_ARE_NOT_EXPORTED
     from bdpi.runs.build import warnings_as_notes
     from bdpi.runs.play import close, open_agent
     from bdpi.runs.video import no_window
@@ -79,6 +80,8 @@ def export(
             if agent.env is not None:
                 close(agent)
     say(f"Wrote {out} ({out.stat().st_size} bytes){said}")
+    if agent.learned_with_masks:
+        say(MASKS_ARE_NOT_EXPORTED)
     if folder is not None and folder.read_config().get("action_bits") is not None:
         say(
             "Its actions are the single decisions, 0 down and 1 up, of Binary Action Search, and its observations are "

@@ -17,8 +17,9 @@ from torch import nn
 
 import bdpi
 from bdpi.agents.files import replace_file
+from bdpi.agents.inputs import Input, Normalization
 from bdpi.agents.policies import Network
-from bdpi.export.inputs import Input, Normalization, exportable_actor, inputs_of
+from bdpi.export.inputs import MASKS_ARE_NOT_EXPORTED, exportable_actor, inputs_of
 
 if TYPE_CHECKING:
     from bdpi.agents import EnsembleAlgorithm
@@ -47,9 +48,10 @@ def export_c(agent: EnsembleAlgorithm, path: str | os.PathLike[str], name: str |
 
     An observation is NAME_INPUTS numbers as the environment gives them, in the order of memory (C order) where they
     have several axes; a Discrete one is one number. Actions are the environment's numbers. ``VecNormalize`` is part of
-    the functions, with the statistics that it has now: load the agent with the environment that it learned in,
-    ``VecNormalize`` included. ``VecFrameStack`` is not: the functions take stacked observations. Compile with
-    ``-lm`` where the C library needs it. The functions take a few hundred bytes of stack, for the hidden units.
+    the functions, with the statistics that it has now; a saved agent has them in its file. ``VecFrameStack`` is not:
+    the functions take stacked observations. Action masks are not, either: of the probabilities, take the largest that
+    is allowed. Compile with ``-lm`` where the C library needs it. The functions take a few hundred bytes of stack, for
+    the hidden units.
 
     :param agent: BDPI or ActorMimic, with a perceptron of tanh or ReLU units on Box or Discrete observations
     :param path: of the file; folders are made, and a file of that name is replaced at once or not at all
@@ -98,7 +100,7 @@ def _only_input(agent: EnsembleAlgorithm) -> Input:
     remedy = "the C header takes Box and Discrete observations; everything else can be exported as ONNX"
     if isinstance(agent.observation_space, spaces.Dict):
         raise ValueError(f"Dict observations cannot be exported as C: {remedy}")
-    (part,) = inputs_of(agent).values()
+    (part,) = inputs_of(agent).parts.values()
     if not isinstance(part.space, spaces.Box | spaces.Discrete):
         raise ValueError(f"observations of {part.space} cannot be exported as C: {remedy}")
     if is_image_space(part.space):
@@ -155,8 +157,10 @@ def _introduction(
     ]
     if normalization is not None:
         lines.append(" * It is normalised here, by the statistics of the agent's VecNormalize.")
+    lines.append(f" * Actions: {first} to {first + n_actions - 1}.")
+    if agent.learned_with_masks:
+        lines.append(f" * {MASKS_ARE_NOT_EXPORTED}.")
     lines += [
-        f" * Actions: {first} to {first + n_actions - 1}.",
         f" * Network: {sizes}; {n_constants} constants, {4 * n_constants} bytes.",
         " */",
         f"#ifndef BDPI_{name.upper()}_H",

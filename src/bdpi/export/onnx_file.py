@@ -14,7 +14,8 @@ from stable_baselines3.common.preprocessing import is_image_space
 import bdpi
 from bdpi.agents.descriptions import describe
 from bdpi.agents.files import replace_file
-from bdpi.export.inputs import Input, Normalization, exportable_actor, inputs_of, wrappers_of
+from bdpi.agents.inputs import Input, Inputs, Normalization
+from bdpi.export.inputs import exportable_actor, inputs_of
 
 if TYPE_CHECKING:
     import onnx
@@ -38,11 +39,11 @@ def export_onnx(agent: EnsembleAlgorithm, path: str | os.PathLike[str]) -> None:
 
     - ``probabilities``, float32 (n, n_actions);
     - ``action``, int64 (n,): the most probable one, in the environment's numbers. That is ``predict`` with
-      ``deterministic=True`` and without action masks. To mask, multiply the probabilities.
+      ``deterministic=True`` and without action masks. With masks, take the most probable action that is allowed.
 
     Discrete parts become one-hot, pictures are divided by 255 and transposed, and ``VecNormalize`` normalises with the
-    statistics that it has now, just as for the agent: load the agent with the environment that it learned in,
-    ``VecNormalize`` included. A frame stack (``VecFrameStack``) has a memory, which a graph has not: the graph
+    statistics that it has now, just as for the agent. A saved agent has in its file what is needed for that, and can be
+    exported without its environment. A frame stack (``VecFrameStack``) has a memory, which a graph has not: the graph
     takes stacked observations. State numbers outside their space become a row of zeros.
 
     The file's metadata hold ``bdpi`` (version), ``class``, ``observation_space`` (of the inputs), ``action_space`` and
@@ -69,7 +70,8 @@ def onnx_model(agent: EnsembleAlgorithm) -> onnx.ModelProto:
     from bdpi.export.graph import IR_VERSION, OPSET, Graph, add_network
 
     actor = exportable_actor(agent)
-    inputs = inputs_of(agent)
+    described = inputs_of(agent)
+    inputs = described.parts
     names = input_names(inputs)
     graph = Graph()
     with agent.learning_paused():
@@ -102,7 +104,7 @@ def onnx_model(agent: EnsembleAlgorithm) -> onnx.ModelProto:
         producer_name="bdpi",
         producer_version=bdpi.__version__,
     )
-    helper.set_model_props(model, _metadata(agent, inputs))
+    helper.set_model_props(model, _metadata(agent, described))
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -117,16 +119,16 @@ def input_names(inputs: dict[str, Input]) -> dict[str, str]:
     }
 
 
-def _metadata(agent: EnsembleAlgorithm, inputs: dict[str, Input]) -> dict[str, str]:
+def _metadata(agent: EnsembleAlgorithm, inputs: Inputs) -> dict[str, str]:
     is_dict = isinstance(agent.observation_space, spaces.Dict)
-    taken = {key: part.space for key, part in inputs.items()}
+    taken = {key: part.space for key, part in inputs.parts.items()}
     space = spaces.Dict(taken) if is_dict else next(iter(taken.values()))
     return {
         "bdpi": bdpi.__version__,
         "class": type(agent).__name__,
         "observation_space": json.dumps(describe(space)),
         "action_space": json.dumps(describe(agent.action_space)),
-        "wrappers": json.dumps([type(wrapper).__name__ for wrapper in wrappers_of(agent)]),
+        "wrappers": json.dumps(inputs.wrappers),
     }
 
 
@@ -205,7 +207,7 @@ def check_onnx(agent: EnsembleAlgorithm, path: str | os.PathLike[str], n: int = 
         raise ImportError("comparing needs ONNX Runtime, which is not installed: pip install onnxruntime") from None
     session = onnxruntime.InferenceSession(pathlib.Path(path).read_bytes(), providers=["CPUExecutionProvider"])
     generator = np.random.default_rng(seed)
-    inputs = inputs_of(agent)
+    inputs = inputs_of(agent).parts
     names = input_names(inputs)
     is_dict = isinstance(agent.observation_space, spaces.Dict)
     largest = 0.0
@@ -216,7 +218,8 @@ def check_onnx(agent: EnsembleAlgorithm, path: str | os.PathLike[str], n: int = 
         fed = {names[key]: values for key, values in drawn.items()}
         probabilities, actions = session.run([PROBABILITIES, ACTION], fed)
         expected = agent.policy.probabilities(seen)
-        predicted, _ = agent.predict(seen, deterministic=True)
+        everything = np.ones((len(expected), int(agent.action_space.n)), dtype=bool)
+        predicted, _ = agent.predict(seen, deterministic=True, action_masks=everything)
         difference = float(np.abs(probabilities - expected).max())
         # where two actions are about equally probable, rounding may decide between them
         zero_based = np.asarray(actions - int(agent.action_space.start))[:, None]

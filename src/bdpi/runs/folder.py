@@ -141,6 +141,12 @@ class RunFolder:
             raise RunError(f"{self.config} cannot be read: {error.strerror or error}") from None
         except ValueError as error:
             raise RunError(f"{self.config} is damaged: {one_line(error)}") from None
+        if isinstance(config, dict) and config.get("environment") is None and isinstance(config.get("journal"), str):
+            journal, folder = shlex.quote(config["journal"]), shlex.quote(str(self.path))
+            raise RunError(
+                f"{self.path} is of an agent that learned from a journal and knows no environment: name one when it "
+                f"learns, bdpi train ENVIRONMENT --offline {journal}, or export it, bdpi export {folder} policy.onnx"
+            )
         if not isinstance(config, dict) or not all(
             isinstance(config.get(key), str) for key in ("environment", "agent")
         ):
