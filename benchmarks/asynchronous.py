@@ -22,7 +22,7 @@ from stable_baselines3.common.monitor import Monitor
 from bdpi import ActorMimic
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "asynchronous"
-SEEDS, EPISODES = 4, 150
+SEEDS, EPISODES = 8, 150
 
 
 def returns_of(file: Path) -> np.ndarray:
