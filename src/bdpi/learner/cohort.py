@@ -54,10 +54,27 @@ class _Request:
     @property
     def program(self) -> tuple[Any, ...]:
         """Requests with the same one are computed together."""
-        hyper = self.hyperparameters
+        return self.batches.shape, self.member.plan(self.hyperparameters).program
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What hyperparameters are to the kernels.
+
+    :param program: which kernels
+    :param rates: see :func:`bdpi.learner.torch.numbers_of`
+    """
+
+    hyperparameters: Hyperparameters
+    program: tuple[Any, ...]
+    rates: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, hyper: Hyperparameters) -> _Plan:
         rule = hyper.actor_rule
-        kind = None if rule is None or rule.native is None else (rule.native[0], rule.loss)
-        return self.batches.shape, hyper.critic_iterations, hyper.fit_steps, kind
+        native = None if rule is None else rule.native
+        kind = None if rule is None or native is None else (native[0], rule.loss)
+        return cls(hyper, (hyper.critic_iterations, hyper.fit_steps, kind), numbers_of(hyper))
 
 
 class Cohort:
@@ -160,11 +177,12 @@ class Cohort:
         assert self._memory is not None
         desk = self._desk(requests[0])
         there = desk.there.arrays
+        members, batches, order, rates = (there[name] for name in ("members", "batches", "order", "rates"))
         for number, request in enumerate(requests):
-            there["members"][number] = request.member.slot
-            there["batches"][number] = request.batches
-            there["order"][number] = request.critics
-            there["rates"][number] = numbers_of(request.hyperparameters)
+            members[number] = request.member.slot
+            batches[number] = request.batches
+            order[number] = request.critics
+            rates[number] = request.member.plan(request.hyperparameters).rates
         count = self._gather(requests, there)
         has_actor = requests[0].hyperparameters.actor_rule is not None
         with _LAUNCHING:
@@ -326,6 +344,7 @@ class Member(FusedLearner):
     def __init__(self, cohort: Cohort, actor: nn.Module | None, critic: nn.Module, state: LearnerState) -> None:
         super().__init__(actor, critic, state, cohort.networks, cohort.device)
         self.ring: Any = None
+        self._plan: _Plan | None = None
         self.cohort = cohort
         self.slot = cohort.join(self)
         for mine, all_of_them in ((self.critics, cohort.critics), (self.actor, cohort.actors)):
@@ -337,6 +356,12 @@ class Member(FusedLearner):
         cohort.active[self.slot] = self.active
         self.active = cohort.active[self.slot]
         self._refresh()
+
+    def plan(self, hyperparameters: Hyperparameters) -> _Plan:
+        """What they are to the kernels; most epochs have the same as the last one."""
+        if self._plan is None or self._plan.hyperparameters is not hyperparameters:
+            self._plan = _Plan.of(hyperparameters)
+        return self._plan
 
     @property
     def acting_parameters(self) -> Tensor:
