@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -87,6 +88,19 @@ def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_damaged_index_is_written_again_and_no_run_is_forgotten(folder: Path) -> None:
+    command = ["study", "tiny.yaml", "--only", "PPO", "--episodes", 2, "--executor", "local"]
+    bdpi(*command, folder=folder)
+    index = folder / "runs" / "tiny" / "study.json"
+    index.write_text("{bad")
+    refused = bdpi("report", "runs/tiny", folder=folder, check=False)
+    assert refused.returncode == 2
+    assert "bdpi study writes it again" in refused.stderr
+    again = bdpi(*command, "--seeds", 1, folder=folder)  # asks for fewer runs than there are
+    assert re.fullmatch(r"bdpi: .*study\.json is damaged: .* with the 2 runs that were found in .*\n", again.stderr)
+    assert sorted(episodes(folder)) == [("algorithms", "PPO", 0), ("algorithms", "PPO", 1)]
 
 
 def test_a_study_whose_driver_is_killed_again_and_again(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bdpi.commands.console import FAILED, program, say
+from bdpi.commands.console import FAILED, complain, program, say
 
 
 class _ExecutorName(str, Enum):
@@ -111,7 +111,7 @@ def study(
     root = out.absolute()
     jobs = part.jobs(root)
     check_plans([job.plan for job in jobs])
-    write_index(root / part.name, part.title, part.folders(root))
+    write_index(root / part.name, part.title, part.folders(root), complain)
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
 

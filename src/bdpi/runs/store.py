@@ -6,10 +6,11 @@ the environment (together: a panel of its figure) and the series (a curve of tha
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,11 @@ class Place:
     series: str
     seed: int
 
+    def __post_init__(self) -> None:
+        *texts, seed = vars(self).values()
+        if not all(isinstance(text, str) for text in texts) or not isinstance(seed, int):
+            raise TypeError(f"{[*texts, seed]} is no study, row, environment, series and seed")
+
 
 @dataclass(frozen=True)
 class StoredRun:
@@ -74,10 +80,22 @@ class StoredRun:
         return self.returns if self.test_returns is None else self.test_returns
 
 
-def write_index(root: Path, title: str, folders: Iterable[tuple[Place, Path]]) -> None:
-    """Remember which run belongs where; what was known already stays known."""
-    known = {tuple(vars(place).values()): path for place, path in _read_index(root)[1]}
-    known |= {tuple(vars(place).values()): path for place, path in folders}
+def write_index(
+    root: Path,
+    title: str,
+    folders: Iterable[tuple[Place, Path]],
+    note: Callable[[str], object] = lambda text: None,
+) -> None:
+    """Remember which run belongs where; what was known already stays known.
+
+    :param note: gets a line when the index was damaged. Then, what is known already is what the runs say themselves.
+    """
+    try:
+        before = _read_index(root)[1]
+    except RunError as error:
+        before = _find_runs(root)
+        note(f"{error}, with the {len(before)} runs that were found in {root}")
+    known = {tuple(vars(place).values()): path for place, path in (*before, *folders)}
     entries = [[*place, str(path.relative_to(root))] for place, path in known.items()]
     text = json.dumps({"title": title, "runs": entries}, ensure_ascii=False, indent=0)
     root.mkdir(parents=True, exist_ok=True)
@@ -87,11 +105,20 @@ def write_index(root: Path, title: str, folders: Iterable[tuple[Place, Path]]) -
 def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
     try:
         index = json.loads((root / INDEX).read_text("utf-8"))
-        return index["title"], [(Place(*entry[:5]), root / entry[5]) for entry in index["runs"]]
+        return str(index["title"]), [(Place(*entry[:5]), root / entry[5]) for entry in index["runs"]]
     except FileNotFoundError:
         return "", []
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise RunError(f"{root / INDEX} is damaged: {named(error)}; bdpi study writes it again") from None
+
+
+def _find_runs(root: Path) -> list[tuple[Place, Path]]:
+    """The runs below a folder that can say where they belong."""
+    found = []
+    for file in sorted(root.rglob("config.json")):
+        with contextlib.suppress(RunError, KeyError, TypeError):
+            found.append((Place(**RunFolder(file.parent).read_config()["study"]), file.parent))
+    return found
 
 
 def read_runs(root: Path) -> tuple[str, list[StoredRun], list[str]]:
