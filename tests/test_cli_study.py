@@ -79,6 +79,9 @@ def test_a_study_from_the_first_run_to_the_report(folder: Path) -> None:
     [
         (["study", "figur2"], "there is no study 'figur2'"),
         (["study", "tiny.yaml", "--env", "moon"], "no environment 'moon'"),
+        (["study", "robustness", "--env", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1"),
+        (["study", "robustness", "--env", "nomodule:Foo-v1"], "nomodule"),
+        (["study", "robustness", "--env", "Pendulum-v1", "--only", "DQN"], "dqn needs Discrete actions, those"),
         (["report", "."], "is not the folder of a study"),
         (["report", "missing"], "is not the folder of a study"),
     ],
@@ -88,6 +91,7 @@ def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert [path.name for path in folder.iterdir()] == ["tiny.yaml"]
 
 
 def test_a_damaged_index_is_written_again_and_no_run_is_forgotten(folder: Path) -> None:

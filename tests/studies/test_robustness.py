@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bdpi.runs.errors import RunError
-from bdpi.runs.job import check_plans, execute, status_of
+from bdpi.runs.job import check_jobs, execute, status_of
 from bdpi.runs.store import read_runs, write_index
 from bdpi.studies import load_study
 from bdpi.studies.space import Space
@@ -103,7 +103,7 @@ def test_the_spaces_are_those_of_the_appendix(tmp_path: Path) -> None:
     assert study.seeds == 2000
     assert {(s.environment, s.episodes) for s in study.series} == {("LunarLander-v3", 800)}
     jobs = study.smaller(configs=40).jobs(tmp_path)
-    check_plans([job.plan for job in jobs])
+    check_jobs(jobs)
     assert len(jobs) == 40 * 6
     for job in jobs:
         settings = job.plan.hyperparameters

@@ -96,7 +96,7 @@ def study(
 
     from bdpi.runs.campaign import LiveTally, PlainTally, run_campaign
     from bdpi.runs.executors import make_executor
-    from bdpi.runs.job import check_plans
+    from bdpi.runs.job import check_jobs
     from bdpi.runs.signals import Stop
     from bdpi.runs.store import write_index
 
@@ -110,7 +110,7 @@ def study(
     )
     root = out.absolute()
     jobs = part.jobs(root)
-    check_plans([job.plan for job in jobs])
+    check_jobs(jobs)
     write_index(root / part.name, part.title, part.folders(root), complain)
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes

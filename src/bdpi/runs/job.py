@@ -54,16 +54,29 @@ class JobResult:
     details: str = ""
 
 
-def check_plans(plans: Sequence[Plan]) -> None:
+def check_jobs(jobs: Sequence[Job]) -> None:
     """Find mistakes before hours are spent.
 
-    :raises RunError: for an agent or a hyper-parameter that does not exist
+    Each agent is tried once in each environment, with the first of its plans: one that some run has begun with works.
+
+    :raises RunError: for an agent or a hyper-parameter that does not exist, an environment that cannot be made, an
+        agent that cannot learn there
     """
     from bdpi.runs.build import agent_class
     from bdpi.runs.settings import check_names
+    from bdpi.runs.train import tried
 
-    for agent, names in {(plan.agent, tuple(plan.hyperparameters)) for plan in plans}:
+    for agent, names in {(job.plan.agent, tuple(job.plan.hyperparameters)) for job in jobs}:
         check_names(names, agent_class(agent))
+    first = {(job.plan.environment, job.plan.agent): job for job in reversed(jobs)}
+    new = [job.plan for job in reversed(first.values()) if not job.folder.exists()]
+    for plan in new:
+        try:
+            with tried(plan):
+                pass
+        except RunError as error:
+            where = f"{plan.agent} on {plan.environment}"
+            raise RunError(f"{error} ({where}; --env and --only choose what is run)") from None
 
 
 def status_of(job: Job) -> str:

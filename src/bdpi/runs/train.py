@@ -8,7 +8,7 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -104,6 +104,20 @@ def prepare(
         **_circumstances(command),
     }
     return Session(folder, config, agent, environment, Progress(plan.episodes, plan.steps), tester)
+
+
+@contextlib.contextmanager
+def tried(plan: Plan) -> Iterator[Session]:
+    """A run as :func:`prepare` makes it, for a look: whatever is wrong with the environment or the agent is found.
+
+    :raises RunError: when the run could not begin.
+    """
+    session = prepare(plan)
+    try:
+        yield session
+    finally:
+        with contextlib.suppress(Exception):  # foreign code
+            session.environment.close()
 
 
 def prepare_resumption(

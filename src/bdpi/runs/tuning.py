@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +25,7 @@ from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
 from bdpi.runs.settings import parse_settings
 from bdpi.runs.spaces import Choices, setting_texts, space_of
-from bdpi.runs.train import prepare
+from bdpi.runs.train import tried
 from bdpi.runs.trials import Reports, Result, train
 
 if TYPE_CHECKING:
@@ -133,14 +133,9 @@ class Tuner:
         #: settings that are not searched
         self.fixed = {**hyperparameters, **policy_kwargs}
         self.plan = plan
-        # Whatever is wrong with the environment or the settings is found by preparing a run.
-        session = prepare(self._run_plan(plan.settings, plan.seed))
-        try:
+        with tried(self._run_plan(plan.settings, plan.seed)) as session:
             self.plan = plan = replace(plan, environment=session.config["environment"])
             self.choices = Choices(plan.agent, session, self.fixed)
-        finally:
-            with suppress(Exception):  # foreign code
-                session.environment.close()
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{plan.environment}-{plan.agent}")
         self.out = Path("runs") / "tune" / name if out is None else out
         self.block = math.ceil(plan.episodes / _REPORTS)
