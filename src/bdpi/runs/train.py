@@ -62,19 +62,25 @@ class Outcome:
 
 
 def prepare(
-    plan: Plan, path: Path | None = None, *, note: Callable[[str], None] = _silent, command: Sequence[str] = ()
+    plan: Plan,
+    path: Path | None = None,
+    *,
+    note: Callable[[str], None] = _silent,
+    command: Sequence[str] = (),
+    copies: bool = True,
 ) -> Session:
     """Build what a plan needs. Nothing is written yet.
 
     :param path: the folder; the default is ``runs/<environment>/<agent>-seed<seed>-<time>``.
     :param note: gets lines that the user should know.
     :param command: what the user typed, for the record.
+    :param copies: for a peer that learns from many copies of its environment; without, one has to do.
     :raises RunError: when the run cannot begin.
     """
     if is_peer(plan.agent):
         from bdpi.runs.peers import prepare_peer
 
-        return prepare_peer(plan, path, note, command)
+        return prepare_peer(plan, path, note, command, copies)
     with warnings_as_notes(note):
         cls = agent_class(plan.agent)
         bare = make_environment(plan.environment)
@@ -112,7 +118,7 @@ def tried(plan: Plan) -> Iterator[Session]:
 
     :raises RunError: when the run could not begin.
     """
-    session = prepare(plan)
+    session = prepare(plan, copies=False)
     try:
         yield session
     finally:
