@@ -1,6 +1,7 @@
 """Searches of hyper-parameters: what is tried, given up, kept and repeated."""
 
 import builtins
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -283,8 +284,24 @@ def test_a_folder_with_another_search_is_refused(searched: tuple[Path, Tuner, Tu
     with pytest.raises(RunError, match="trials must be at least 1, not 0"):
         Tuner(plan(seeds=2, seed=3), folder).run(0)
     (tmp_path / "trials").mkdir()
-    with pytest.raises(RunError, match=r"has trials but no tune\.sqlite"):
+    with pytest.raises(RunError, match=r"has trials but nothing in tune\.sqlite"):
         Tuner(plan(), tmp_path).run(1)
+    (tmp_path / "tune.sqlite").touch()
+    with pytest.raises(RunError, match=r"has trials but nothing in tune\.sqlite"):
+        Tuner(plan(), tmp_path).run(1)
+
+
+def test_a_folder_of_a_trial_with_another_configuration_is_not_mistaken_for_this_one(tmp_path: Path) -> None:
+    """The database of one search beside the trials of another."""
+    Tuner(plan("odd_worlds:Counting-v0", episodes=1, settings=("n_critics=2",)), tmp_path / "a").run(1)
+    tuner = Tuner(plan("odd_worlds:Counting-v0", episodes=1, settings=("n_critics=3",)), tmp_path / "b")
+    tuner.run(1)
+    shutil.copytree(tmp_path / "a" / "trials" / "001", tmp_path / "b" / "trials" / "002")
+    for _ in range(4):  # as often as one likes: no trial is burned
+        with pytest.raises(RunError, match=r"002/seed0 holds a run with other settings \(hyperparameters"):
+            tuner.run(1)
+    shutil.rmtree(tmp_path / "b" / "trials" / "002")
+    assert [trial.status for trial in tuner.run(1).trials] == ["finished"] * 2
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

@@ -87,15 +87,24 @@ def status_of(job: Job) -> str:
     folder = RunFolder(job.folder)
     if not folder.config.exists():
         return "new"
-    config = folder.read_config()
-    different = _differences(job.plan, Plan.from_dict(config))
-    if different:
-        raise RunError(
-            f"{job.folder} holds a run with other settings ({different}): choose another --out, or remove it"
-        )
+    config = read_same(folder, job.plan)
     result = config.get("result") or {}
     done = result.get("episodes", 0) >= (job.plan.episodes or 0) and config.get("status") != "failed"
     return "finished" if done and folder.is_settled(config) else "unfinished"
+
+
+def read_same(folder: RunFolder, plan: Plan) -> dict[str, Any]:
+    """The configuration of a run that is there.
+
+    :raises RunError: when it has other settings than the plan, or is damaged
+    """
+    config = folder.read_config()
+    different = _differences(plan, Plan.from_dict(config))
+    if different:
+        raise RunError(
+            f"{folder.path} holds a run with other settings ({different}): choose another --out, or remove it"
+        )
+    return config
 
 
 def _differences(wanted: Plan, found: Plan) -> str:

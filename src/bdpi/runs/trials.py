@@ -10,6 +10,7 @@ from typing import Protocol
 from bdpi.runs.episodes import Episodes, read_monitor
 from bdpi.runs.errors import RunError, named
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.job import read_same
 from bdpi.runs.plan import Plan
 from bdpi.runs.train import Session, prepare, prepare_resumption
 
@@ -78,17 +79,20 @@ def train(
     should_stop: Callable[[], bool],
     tick: Callable[[int], object],
 ) -> Result:
-    """Train one seed after the other. Never raises: whatever goes wrong is the result.
+    """Train one seed after the other. Whatever is wrong with the configuration is the result, and does not raise.
 
     :param plans: one for each seed
     :param path: the trial's folder, with a folder for each seed. An interrupted trial goes on there.
     :param reports: decide whether to give up
     :param should_stop: asked after every step
     :param tick: is told, after every step, how many episodes have ended
+    :raises RunError: when the folder cannot be used
     """
     result = Result("finished")
     for plan in plans:
         folder = RunFolder(path / f"seed{plan.seed}")
+        if folder.config.exists():
+            read_same(folder, plan)
         before = sum(map(len, result.returns))
         try:
             episodes, status, error = _run(plan, folder, reports, should_stop, before, tick)

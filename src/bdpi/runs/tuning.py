@@ -195,8 +195,9 @@ class Tuner:
         folder = RunFolder(self.out)
         folder.make()
         with folder.locked():
-            if not file.exists() and (self.out / "trials").exists():
-                raise RunError(f"{self.out} has trials but no {file.name}: choose another --out, or remove it")
+            is_empty = not file.exists() or not file.stat().st_size
+            if is_empty and (self.out / "trials").exists():
+                raise RunError(f"{self.out} has trials but nothing in {file.name}: choose another --out, or remove it")
             try:
                 storage = self._optuna.storages.RDBStorage(url)
                 study = self._optuna.create_study(
@@ -266,10 +267,13 @@ class Tuner:
         else:
             plans = [self._run_plan(settings, self.plan.seed + number) for number in range(self.plan.seeds)]
             path = self.out / "trials" / f"{index + 1:03d}"
-            result = train(plans, path, Reports(trial, self.block), should_stop, tick)
+            try:
+                result = train(plans, path, Reports(trial, self.block), should_stop, tick)
+            except RunError:
+                self._interrupt(study, trial)
+                raise
         if result.status == "interrupted":
-            trial.set_user_attr("interrupted", True)
-            study.tell(trial, state=states.FAIL)
+            self._interrupt(study, trial)
             return None
         score = float(np.mean([sum(returns) for returns in result.returns])) if result.returns else math.nan
         if result.status == "finished" and not math.isfinite(score):
@@ -282,6 +286,11 @@ class Tuner:
         else:
             frozen = study.tell(trial, state=states.PRUNED if result.status == "pruned" else states.FAIL)
         return _described(frozen)
+
+    def _interrupt(self, study: optuna.Study, trial: optuna.Trial) -> None:
+        """To be repeated, and not for want of surviving it."""
+        trial.set_user_attr("interrupted", True)
+        study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
 
     def _ask(self, study: optuna.Study, index: int) -> optuna.Trial:
         """The configuration of trial ``index``: the defaults first, and an interrupted one again."""
