@@ -1,6 +1,7 @@
 """Searches of hyper-parameters: what is tried, given up, kept and repeated."""
 
 import builtins
+import resource
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -250,6 +251,22 @@ def test_a_trial_that_raises_is_recorded_and_the_search_goes_on(
     assert "nan" in found.trials[0].error
     assert "Traceback" in (tmp_path / "out/trials/001/seed0/error.txt").read_text()
     assert found.best == []
+
+
+@pytest.mark.parametrize("agent", ["a2c", "bdpi"])
+def test_a_full_disk_stops_the_search_and_costs_no_trial(tmp_path: Path, agent: str) -> None:
+    """No file may become as large as the agent, which is saved in the end. The database of the search is smaller."""
+    settings = ("net_arch=[400,400]", *(("n_critics=2", "fit_steps=1") if agent == "bdpi" else ()))
+    tuner = Tuner(plan("odd_worlds:Counting-v0", agent=agent, settings=settings, episodes=2), tmp_path / "out")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
+    try:
+        for _ in range(4):
+            with pytest.raises(RunError, match=r"001/seed0 cannot be written: .*File too large.*; make room for it"):
+                tuner.run(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [trial.status for trial in tuner.run(2).trials] == ["finished", "finished"]
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ class PeerSession(Session):
         except Exception as error:  # a full disk, most likely
             problems.append(f"agent.zip could not be saved: {named(error)}")
             self.config.update(status="failed")
+            self._blame(error)
         self.folder.write_config(self.config)
         return "; ".join(problems) or None
 

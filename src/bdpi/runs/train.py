@@ -29,7 +29,7 @@ from bdpi.runs.build import (
     wrapped,
 )
 from bdpi.runs.episodes import Episodes, Summary, read_monitor, trim_monitor
-from bdpi.runs.errors import RunError, named
+from bdpi.runs.errors import RunError, lacks_space, named
 from bdpi.runs.folder import RunFolder, default_path, staged, write_atomically
 from bdpi.runs.plan import Plan
 from bdpi.runs.progress import Observer, Progress, RunInfo
@@ -258,6 +258,9 @@ class Session:
     :param tester: plays a test episode after each training episode; ``None``: there are no tests.
     """
 
+    #: why it failed, where that was for lack of space: neither the agent nor the environment can help it
+    no_space: Exception | None = None
+
     def __init__(
         self,
         folder: RunFolder,
@@ -339,8 +342,13 @@ class Session:
             self._is_clean = False
             status, message = "failed", named(error)
             self._traceback = traceback.format_exc()
+            self._blame(error)
         self.progress.end()
         return status, message
+
+    def _blame(self, error: Exception) -> None:
+        if lacks_space(error):
+            self.no_space = error
 
     def _learn(self, should_stop: Callable[[], bool], observer: Observer) -> None:
         from bdpi.runs.keeper import Keeper
@@ -397,6 +405,7 @@ class Session:
                 problems.append(f"{path.name} could not be saved: {named(error)}")
                 if status != "running":
                     self.config.update(status="failed")  # the configuration is written last, and should know
+                    self._blame(error)
                 return False
 
         # A checkpoint is several files. All are written beside the old ones, then the configuration that belongs to
