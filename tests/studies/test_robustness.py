@@ -1,5 +1,7 @@
 """The study of robustness: the appendix's spaces, and configurations that are the same everywhere."""
 
+import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bdpi.report.configurations import comparisons_of
 from bdpi.runs.errors import RunError
 from bdpi.runs.job import check_jobs, execute, status_of
 from bdpi.runs.store import read_runs, write_index
@@ -178,6 +181,30 @@ def test_runs_remember_which_configuration_they_have(tmp_path: Path) -> None:
         assert {name: tuple(entry) for name, entry in drawn.items()} == jobs[run.place.seed].configuration
         assert run.config["hyperparameters"]["n_steps"] == [16, 32][drawn["n_steps"][0]]
         assert run.config["policy_kwargs"]["net_arch"] == [[8], [16]][drawn["net_arch"][0]]
+
+
+@pytest.fixture(scope="module")
+def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("three")
+    study = parse_study("t", TABLE)
+    write_index(root / "t", study.title, study.folders(root))
+    assert [execute(job).status for job in study.jobs(root)] == ["finished"] * 3
+    return root
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"configuration": {"n_steps": [0]}}, {"configuration": 5}, {"configuration": {"a": [2, 2]}}, {"policy_kwargs": 1}],
+)
+def test_a_run_with_a_damaged_configuration_is_left_out_by_name(
+    three_runs: Path, tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    shutil.copytree(three_runs / "t", tmp_path / "t")
+    config = tmp_path / "t" / "r" / "CartPole-v1" / "PPO-seed1" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **damage}))
+    _, runs, (problem,) = read_runs(tmp_path / "t")
+    assert f"{config} is damaged: " in problem
+    assert [(a.name, len(a.scores), a.n_drawn) for a in comparisons_of(runs)[0].algorithms] == [("PPO", 2, 2)]
 
 
 @pytest.mark.parametrize("number", [0, 1])

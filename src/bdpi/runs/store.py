@@ -10,7 +10,7 @@ import contextlib
 import csv
 import gzip
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,6 +153,9 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
     if not folder.config.exists():
         return None
     config = folder.read_config()
+    damage = _damage(config)
+    if damage:
+        raise RunError(f"{folder.config} is damaged: {damage}")
     none = np.zeros(0), np.zeros(0, np.int64)
     returns, lengths = read_returns(folder.monitor) if folder.monitor.exists() else none
     return StoredRun(
@@ -165,6 +168,21 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
         config,
         path,
     )
+
+
+def _damage(config: Mapping[str, Any]) -> str:
+    """What a report would stumble over in a configuration, in a few words; nothing where it is sound."""
+    for name in ("hyperparameters", "policy_kwargs"):
+        if not isinstance(config.get(name, {}), dict):
+            return f"its {name} are {config[name]!r}"
+    drawn = config.get("configuration") or {}
+    if not isinstance(drawn, dict):
+        return f"its configuration is {drawn!r}"
+    for name, entry in drawn.items():
+        whole = isinstance(entry, list | tuple) and len(entry) == 2 and all(isinstance(each, int) for each in entry)
+        if not whole or not 0 <= entry[0] < entry[1]:
+            return f"in its configuration, {name} is {entry!r}, not which value of how many"
+    return ""
 
 
 def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Path]:
@@ -218,6 +236,9 @@ def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         for number, run in enumerate(described["runs"]):
             train, test = (by_run.get((number, kind), []) for kind in ("train", "test"))
             entropies = blocks.get(str(number))
+            damage = _damage(run["config"])
+            if damage:
+                raise ValueError(f"{Place(**run['place'])}: {damage}")
             runs.append(
                 StoredRun(
                     Place(**run["place"]),
