@@ -16,7 +16,7 @@ from typing import Any
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
-from bdpi.runs.store import Place
+from bdpi.runs.store import Place, read_episodes
 
 _COLLECT_EVERY = 2.0  # seconds
 _PATIENCE = 5.0  # seconds that another process gets to end: one whose study was killed stops after its current step
@@ -88,9 +88,14 @@ def status_of(job: Job) -> str:
     if not folder.config.exists():
         return "new"
     config = read_same(folder, job.plan)
-    result = config.get("result") or {}
-    done = result.get("episodes", 0) >= (job.plan.episodes or 0) and config.get("status") != "failed"
-    return "finished" if done and folder.is_settled(config) else "unfinished"
+    done = folder.saved_episodes(config) >= (job.plan.episodes or 0) and config.get("status") != "failed"
+    if not done or not folder.is_settled(config):
+        return "unfinished"
+    try:
+        read_episodes(folder, config)
+    except RunError as error:
+        raise RunError(f"{error}; remove {job.folder} to repeat the run") from None
+    return "finished"
 
 
 def read_same(folder: RunFolder, plan: Plan) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.runs.episodes import read_returns
+from bdpi.runs.episodes import check_number, read_returns
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, write_atomically
 
@@ -156,8 +156,7 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
     damage = _damage(config)
     if damage:
         raise RunError(f"{folder.config} is damaged: {damage}")
-    none = np.zeros(0), np.zeros(0, np.int64)
-    returns, lengths = read_returns(folder.monitor) if folder.monitor.exists() else none
+    returns, lengths = read_episodes(folder, config)
     return StoredRun(
         place,
         str(config.get("status")),
@@ -168,6 +167,19 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
         config,
         path,
     )
+
+
+def read_episodes(folder: RunFolder, config: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Returns and lengths of the training episodes of a run; none of one that has just begun.
+
+    :raises RunError: when ``monitor.csv`` is damaged, or does not have all that the run had when it was saved
+    """
+    saved = folder.saved_episodes(config)
+    if not saved and not folder.monitor.exists():
+        return np.zeros(0), np.zeros(0, np.int64)
+    returns, lengths = read_returns(folder.monitor)
+    check_number(folder.monitor, len(returns), saved)
+    return returns, lengths
 
 
 def _damage(config: Mapping[str, Any]) -> str:

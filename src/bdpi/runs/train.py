@@ -28,7 +28,7 @@ from bdpi.runs.build import (
     with_preset,
     wrapped,
 )
-from bdpi.runs.episodes import Episodes, Summary, read_monitor, trim_monitor
+from bdpi.runs.episodes import Episodes, Summary, check_number, read_monitor, trim_monitor
 from bdpi.runs.errors import RunError, lacks_space, named
 from bdpi.runs.folder import RunFolder, default_path, staged, write_atomically
 from bdpi.runs.plan import Plan
@@ -230,8 +230,7 @@ def _first(n_saved: int, path: Path, may_miss: int = 0) -> Episodes:
     :raises RunError: when there are fewer.
     """
     recorded = read_monitor(path)
-    if len(recorded) < n_saved - may_miss:
-        raise RunError(f"{path} is damaged: it has {len(recorded)} episodes instead of {n_saved}")
+    check_number(path, len(recorded), n_saved, may_miss)
     episodes = Episodes()
     for row in zip(recorded.returns[:n_saved], recorded.lengths, recorded.seconds, strict=False):
         episodes.add(*row)
