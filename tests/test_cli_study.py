@@ -127,7 +127,9 @@ def test_a_study_whose_driver_is_killed_again_and_again(folder: Path, tmp_path_f
     assert statuses == ["finished"] * 4
 
 
-def test_ctrl_c_stops_cleanly(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_its_processes_stops_a_study_cleanly(folder: Path, number: signal.Signals) -> None:
+    """As a terminal sends them for Ctrl-C and when it is closed, and ``timeout`` does."""
     (folder / "tiny.yaml").write_text(STUDY.replace("episodes: 25", "episodes: 5000"))
     command = [sys.executable, "-m", "bdpi.cli", "study", "tiny.yaml", "--workers", "2", "--only", "BDPI"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -135,8 +137,9 @@ def test_ctrl_c_stops_cleanly(folder: Path) -> None:
     end = time.monotonic() + 60
     while not all(config.exists() for config in configs) and time.monotonic() < end:
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all processes get it
+    os.killpg(process.pid, number)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "the same command again" in output
+    assert "0 running, 0 failed" in output.splitlines()[-2]
     assert [json.loads(config.read_text())["status"] for config in configs] == ["interrupted"] * 2
