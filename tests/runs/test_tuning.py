@@ -327,6 +327,29 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         Tuner(plan(), tmp_path).run(1)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE study_user_attributes SET value_json = '[1]' WHERE key = 'goal'",
+        "UPDATE study_user_attributes SET value_json = '[1, \"a\"]' WHERE key = 'goal'",
+        "UPDATE study_user_attributes SET value_json = '7' WHERE key = 'plan'",
+        "UPDATE study_user_attributes SET value_json = '{' WHERE key = 'plan'",
+        "UPDATE trial_user_attributes SET value_json = '3' WHERE key = 'settings'",
+        "UPDATE trial_user_attributes SET value_json = '[[\"a\"]]' WHERE key = 'returns'",
+        "DELETE FROM trial_user_attributes WHERE key = 'index'",
+        "UPDATE trials SET state = 'ODD'",
+    ],
+)
+def test_a_database_with_odd_content_is_named(
+    searched: tuple[Path, Tuner, Tuning], tmp_path: Path, change: str
+) -> None:
+    shutil.copy(searched[0] / "tune.sqlite", tmp_path)
+    with sqlite3.connect(tmp_path / "tune.sqlite") as connection:
+        connection.execute(change)
+    with pytest.raises(RunError, match=r"tune\.sqlite cannot be used: .*; choose another --out, or remove it"):
+        Tuner(plan(seeds=2, seed=3), tmp_path).run(1)
+
+
 def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:
     out = tmp_path / "50% {done} #1"
     Tuner(plan("odd_worlds:Counting-v0", episodes=1), out).run(1)

@@ -203,6 +203,7 @@ class Tuner:
                 study = self._optuna.create_study(
                     storage=storage, study_name=_STUDY, direction="maximize", pruner=self._pruner, load_if_exists=True
                 )
+                _check_sound(study)
             except Exception as error:  # SQLAlchemy, Alembic and Optuna have exceptions of their own
                 raise RunError(
                     f"{file} cannot be used: {named(error)[:300]}; choose another --out, or remove it"
@@ -330,6 +331,19 @@ def _ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     """Trials with a result, which may be an error. Interrupted ones are repeated, and do not count."""
     found = study.get_trials(deepcopy=False)
     return [t for t in found if t.state.is_finished() and (t.state.name != "FAIL" or "error" in t.user_attrs)]
+
+
+def _check_sound(study: optuna.Study) -> None:
+    """Read all that a search relies on, once. Whatever is odd about it raises, one exception or the other."""
+    goal, asked = study.user_attrs.get("goal", (0, 0))
+    if not isinstance(goal, int) or not isinstance(asked, int):
+        raise TypeError(f"the goal is {goal!r} trials, of which {asked!r} were asked for")
+    if not isinstance(study.user_attrs.get("plan", {}), dict):
+        raise TypeError(f"the plan is {study.user_attrs['plan']!r}")
+    for trial in _ended(study):
+        described = _described(trial)
+        "".join(described.settings)
+        sum(map(math.fsum, trial.user_attrs["returns"]))
 
 
 def _described(trial: optuna.trial.FrozenTrial) -> Trial:
