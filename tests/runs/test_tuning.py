@@ -64,6 +64,18 @@ def test_more_critics_than_there_are_cannot_be_trained() -> None:
     }
 
 
+def test_what_is_fixed_limits_what_is_chosen() -> None:
+    choices = Tuner(TuningPlan("CartPole-v1", settings=("critics_per_step=8",))).choices
+    assert choices.values["n_critics"] == (8, 16, 32)
+    for n_critics in choices.values["n_critics"]:
+        chosen = {name: choices.defaults[name] for name in choices.values} | {"n_critics": n_critics}
+        assert choices.settings(chosen)["critics_per_step"] == 8
+    choices = Tuner(TuningPlan("CartPole-v1", settings=("n_critics=4",))).choices
+    assert choices.values["critics_per_step"] == (1, 4, None)
+    with pytest.raises(RunError, match=r"critics_per_step.*16.*32"):
+        Tuner(TuningPlan("CartPole-v1", settings=("critics_per_step=32",)))
+
+
 def test_ppo_learns_from_whole_batches() -> None:
     choices = Tuner(TuningPlan("CartPole-v1", "ppo")).choices
     chosen = {name: choices.defaults[name] for name in choices.values}
