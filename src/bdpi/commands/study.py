@@ -46,7 +46,7 @@ def study(
     configs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="So many, where each run has another configuration.")
     ] = None,
-    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many episodes.")] = None,
+    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="So many episodes in each run.")] = None,
     executor: Annotated[
         _ExecutorName,
         typer.Option(help="Here, one run after the other; in processes; on a Ray cluster; together on a GPU."),
