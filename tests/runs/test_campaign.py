@@ -107,6 +107,8 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "not finite: nan" in text
     assert "Traceback" in text
     assert "unknown environment 'Missing-v0'" in text
+    # of 3 runs of 15 episodes, one is whole, and one has 3 episodes
+    assert tally.line().startswith("1 of 3 runs done, 0 running, 2 failed, 40% of the episodes, time left ")
 
 
 def test_a_damaged_folder_is_named_and_nothing_else_is_lost(tmp_path: Path) -> None:
