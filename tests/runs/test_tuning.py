@@ -274,7 +274,7 @@ def test_a_full_disk_stops_the_search_and_costs_no_trial(tmp_path: Path, agent: 
     resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
     try:
         for _ in range(4):
-            with pytest.raises(RunError, match=r"001/seed0 cannot be written: .*File too large.*; make room for it"):
+            with pytest.raises(RunError, match=r"001/seed0 cannot be written: .*File too large.*; make room, and"):
                 tuner.run(2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -103,7 +103,9 @@ def train(
                 file.unlink(missing_ok=True)
         except Exception as problem:
             if lacks_space(problem):
-                raise RunError(f"{folder.path} cannot be written: {named(problem)}; make room for it") from None
+                raise RunError(
+                    f"{folder.path} cannot be written: {named(problem)}; make room, and the same command goes on"
+                ) from None
             status, error = "failed", str(problem) if isinstance(problem, RunError) else named(problem)
         if status == "failed":
             return replace(result, status="failed", error=error)
