@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +79,9 @@ def test_a_study_from_the_first_run_to_the_report(folder: Path) -> None:
     [
         (["study", "figur2"], "there is no study 'figur2'"),
         (["study", "tiny.yaml", "--env", "moon"], "no environment 'moon'"),
+        (["study", "robustness", "--env", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1"),
+        (["study", "robustness", "--env", "nomodule:Foo-v1"], "nomodule"),
+        (["study", "robustness", "--env", "Pendulum-v1", "--only", "DQN"], "dqn needs Discrete actions, those"),
         (["report", "."], "is not the folder of a study"),
         (["report", "missing"], "is not the folder of a study"),
     ],
@@ -87,6 +91,20 @@ def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert [path.name for path in folder.iterdir()] == ["tiny.yaml"]
+
+
+def test_a_damaged_index_is_written_again_and_no_run_is_forgotten(folder: Path) -> None:
+    command = ["study", "tiny.yaml", "--only", "PPO", "--episodes", 2, "--executor", "local"]
+    bdpi(*command, folder=folder)
+    index = folder / "runs" / "tiny" / "study.json"
+    index.write_text("{bad")
+    refused = bdpi("report", "runs/tiny", folder=folder, check=False)
+    assert refused.returncode == 2
+    assert "bdpi study writes it again" in refused.stderr
+    again = bdpi(*command, "--seeds", 1, folder=folder)  # asks for fewer runs than there are
+    assert re.fullmatch(r"bdpi: .*study\.json is damaged: .* with the 2 runs that were found in .*\n", again.stderr)
+    assert sorted(episodes(folder)) == [("algorithms", "PPO", 0), ("algorithms", "PPO", 1)]
 
 
 def test_a_study_whose_driver_is_killed_again_and_again(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -109,7 +127,9 @@ def test_a_study_whose_driver_is_killed_again_and_again(folder: Path, tmp_path_f
     assert statuses == ["finished"] * 4
 
 
-def test_ctrl_c_stops_cleanly(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_its_processes_stops_a_study_cleanly(folder: Path, number: signal.Signals) -> None:
+    """As a terminal sends them for Ctrl-C and when it is closed, and ``timeout`` does."""
     (folder / "tiny.yaml").write_text(STUDY.replace("episodes: 25", "episodes: 5000"))
     command = [sys.executable, "-m", "bdpi.cli", "study", "tiny.yaml", "--workers", "2", "--only", "BDPI"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -117,8 +137,9 @@ def test_ctrl_c_stops_cleanly(folder: Path) -> None:
     end = time.monotonic() + 60
     while not all(config.exists() for config in configs) and time.monotonic() < end:
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all processes get it
+    os.killpg(process.pid, number)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "the same command again" in output
+    assert "0 running, 0 failed" in output.splitlines()[-2]
     assert [json.loads(config.read_text())["status"] for config in configs] == ["interrupted"] * 2

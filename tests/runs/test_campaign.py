@@ -18,7 +18,7 @@ import pytest
 from bdpi.runs.campaign import Tally, run_campaign
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import Executor, make_executor
-from bdpi.runs.job import Job, check_plans, execute, status_of
+from bdpi.runs.job import Job, check_jobs, execute, status_of
 from bdpi.runs.plan import Plan
 from bdpi.runs.store import Place, read_runs, write_archive, write_index
 
@@ -107,6 +107,8 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "not finite: nan" in text
     assert "Traceback" in text
     assert "unknown environment 'Missing-v0'" in text
+    # of 3 runs of 15 episodes, one is whole, and one has 3 episodes
+    assert tally.line().startswith("1 of 3 runs done, 0 running, 2 failed, 40% of the episodes, time left ")
 
 
 def test_a_damaged_folder_is_named_and_nothing_else_is_lost(tmp_path: Path) -> None:
@@ -258,11 +260,11 @@ def test_the_entropy_of_an_interrupted_run_is_complete(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_found_before_anything_runs(tmp_path: Path) -> None:
-    check_plans([one.plan for one in small_study(tmp_path)])
+    check_jobs(small_study(tmp_path))
     with pytest.raises(RunError, match=r"BDPI: .*'n_critic': did you mean n_critics"):
-        check_plans([job(tmp_path, hyperparameters={"n_critic": 3}).plan])
+        check_jobs([job(tmp_path, hyperparameters={"n_critic": 3})])
     with pytest.raises(RunError, match="unknown agent 'trpo': choose from bdpi"):
-        check_plans([job(tmp_path, agent="trpo").plan])
+        check_jobs([job(tmp_path, agent="trpo")])
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Searches of hyper-parameters: what is tried, given up, kept and repeated."""
 
 import builtins
+import resource
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +62,18 @@ def test_more_critics_than_there_are_cannot_be_trained() -> None:
         "n_critics": 8,
         "critics_per_step": 4,
     }
+
+
+def test_what_is_fixed_limits_what_is_chosen() -> None:
+    choices = Tuner(TuningPlan("CartPole-v1", settings=("critics_per_step=8",))).choices
+    assert choices.values["n_critics"] == (8, 16, 32)
+    for n_critics in choices.values["n_critics"]:
+        chosen = {name: choices.defaults[name] for name in choices.values} | {"n_critics": n_critics}
+        assert choices.settings(chosen)["critics_per_step"] == 8
+    choices = Tuner(TuningPlan("CartPole-v1", settings=("n_critics=4",))).choices
+    assert choices.values["critics_per_step"] == (1, 4, None)
+    with pytest.raises(RunError, match=r"critics_per_step.*16.*32"):
+        Tuner(TuningPlan("CartPole-v1", settings=("critics_per_step=32",)))
 
 
 def test_ppo_learns_from_whole_batches() -> None:
@@ -251,6 +265,22 @@ def test_a_trial_that_raises_is_recorded_and_the_search_goes_on(
     assert found.best == []
 
 
+@pytest.mark.parametrize("agent", ["a2c", "bdpi"])
+def test_a_full_disk_stops_the_search_and_costs_no_trial(tmp_path: Path, agent: str) -> None:
+    """No file may become as large as the agent, which is saved in the end. The database of the search is smaller."""
+    settings = ("net_arch=[400,400]", *(("n_critics=2", "fit_steps=1") if agent == "bdpi" else ()))
+    tuner = Tuner(plan("odd_worlds:Counting-v0", agent=agent, settings=settings, episodes=2), tmp_path / "out")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
+    try:
+        for _ in range(4):
+            with pytest.raises(RunError, match=r"001/seed0 cannot be written: .*File too large.*; make room, and"):
+                tuner.run(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [trial.status for trial in tuner.run(2).trials] == ["finished", "finished"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -283,14 +313,53 @@ def test_a_folder_with_another_search_is_refused(searched: tuple[Path, Tuner, Tu
     with pytest.raises(RunError, match="trials must be at least 1, not 0"):
         Tuner(plan(seeds=2, seed=3), folder).run(0)
     (tmp_path / "trials").mkdir()
-    with pytest.raises(RunError, match=r"has trials but no tune\.sqlite"):
+    with pytest.raises(RunError, match=r"has trials but nothing in tune\.sqlite"):
         Tuner(plan(), tmp_path).run(1)
+    (tmp_path / "tune.sqlite").touch()
+    with pytest.raises(RunError, match=r"has trials but nothing in tune\.sqlite"):
+        Tuner(plan(), tmp_path).run(1)
+
+
+def test_a_folder_of_a_trial_with_another_configuration_is_not_mistaken_for_this_one(tmp_path: Path) -> None:
+    """The database of one search beside the trials of another."""
+    Tuner(plan("odd_worlds:Counting-v0", episodes=1, settings=("n_critics=2",)), tmp_path / "a").run(1)
+    tuner = Tuner(plan("odd_worlds:Counting-v0", episodes=1, settings=("n_critics=3",)), tmp_path / "b")
+    tuner.run(1)
+    shutil.copytree(tmp_path / "a" / "trials" / "001", tmp_path / "b" / "trials" / "002")
+    for _ in range(4):  # as often as one likes: no trial is burned
+        with pytest.raises(RunError, match=r"002/seed0 holds a run with other settings \(hyperparameters"):
+            tuner.run(1)
+    shutil.rmtree(tmp_path / "b" / "trials" / "002")
+    assert [trial.status for trial in tuner.run(1).trials] == ["finished"] * 2
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "tune.sqlite").write_text("no database at all, but long enough to be looked at" * 10)
     with pytest.raises(RunError, match=r"tune\.sqlite cannot be used: .*: .*choose another --out"):
         Tuner(plan(), tmp_path).run(1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE study_user_attributes SET value_json = '[1]' WHERE key = 'goal'",
+        "UPDATE study_user_attributes SET value_json = '[1, \"a\"]' WHERE key = 'goal'",
+        "UPDATE study_user_attributes SET value_json = '7' WHERE key = 'plan'",
+        "UPDATE study_user_attributes SET value_json = '{' WHERE key = 'plan'",
+        "UPDATE trial_user_attributes SET value_json = '3' WHERE key = 'settings'",
+        "UPDATE trial_user_attributes SET value_json = '[[\"a\"]]' WHERE key = 'returns'",
+        "DELETE FROM trial_user_attributes WHERE key = 'index'",
+        "UPDATE trials SET state = 'ODD'",
+    ],
+)
+def test_a_database_with_odd_content_is_named(
+    searched: tuple[Path, Tuner, Tuning], tmp_path: Path, change: str
+) -> None:
+    shutil.copy(searched[0] / "tune.sqlite", tmp_path)
+    with sqlite3.connect(tmp_path / "tune.sqlite") as connection:
+        connection.execute(change)
+    with pytest.raises(RunError, match=r"tune\.sqlite cannot be used: .*; choose another --out, or remove it"):
+        Tuner(plan(seeds=2, seed=3), tmp_path).run(1)
 
 
 def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:

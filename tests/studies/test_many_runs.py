@@ -73,14 +73,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Job]]
     return root, jobs
 
 
-def test_listing_reads_one_small_file_of_each_run(finished: tuple[Path, list[Job]]) -> None:
+def test_listing_reads_nothing_but_configurations_and_episodes(finished: tuple[Path, list[Job]]) -> None:
     root, jobs = finished
     executor = Nothing()
     tallies = []
     files = opened(lambda: tallies.append(run_campaign(jobs, executor)), root)
     assert len(tallies[0].done) == RUNS
     assert not executor.asked
-    assert files == {"config.json": RUNS}
+    assert files == {"config.json": RUNS, "monitor.csv": RUNS}
     assert max(RunFolder(job.folder).config.stat().st_size for job in jobs) < 5_000
 
 

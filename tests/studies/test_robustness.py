@@ -1,5 +1,7 @@
 """The study of robustness: the appendix's spaces, and configurations that are the same everywhere."""
 
+import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -9,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from bdpi.report.configurations import comparisons_of
+from bdpi.report.write import write_report
+from bdpi.runs.campaign import run_campaign
 from bdpi.runs.errors import RunError
-from bdpi.runs.job import check_plans, execute, status_of
-from bdpi.runs.store import read_runs, write_index
+from bdpi.runs.executors import make_executor
+from bdpi.runs.job import check_jobs, execute, status_of
+from bdpi.runs.store import StoredRun, read_runs, write_index
 from bdpi.studies import load_study
 from bdpi.studies.space import Space
 from bdpi.studies.study import parse_study
@@ -103,7 +109,7 @@ def test_the_spaces_are_those_of_the_appendix(tmp_path: Path) -> None:
     assert study.seeds == 2000
     assert {(s.environment, s.episodes) for s in study.series} == {("LunarLander-v3", 800)}
     jobs = study.smaller(configs=40).jobs(tmp_path)
-    check_plans([job.plan for job in jobs])
+    check_jobs(jobs)
     assert len(jobs) == 40 * 6
     for job in jobs:
         settings = job.plan.hyperparameters
@@ -178,6 +184,51 @@ def test_runs_remember_which_configuration_they_have(tmp_path: Path) -> None:
         assert {name: tuple(entry) for name, entry in drawn.items()} == jobs[run.place.seed].configuration
         assert run.config["hyperparameters"]["n_steps"] == [16, 32][drawn["n_steps"][0]]
         assert run.config["policy_kwargs"]["net_arch"] == [[8], [16]][drawn["net_arch"][0]]
+
+
+@pytest.fixture(scope="module")
+def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("three")
+    study = parse_study("t", TABLE)
+    write_index(root / "t", study.title, study.folders(root))
+    assert [execute(job).status for job in study.jobs(root)] == ["finished"] * 3
+    return root
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"configuration": {"n_steps": [0]}}, {"configuration": 5}, {"configuration": {"a": [2, 2]}}, {"policy_kwargs": 1}],
+)
+def test_a_run_with_a_damaged_configuration_is_left_out_by_name(
+    three_runs: Path, tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    shutil.copytree(three_runs / "t", tmp_path / "t")
+    config = tmp_path / "t" / "r" / "CartPole-v1" / "PPO-seed1" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **damage}))
+    _, runs, (problem,) = read_runs(tmp_path / "t")
+    assert f"{config} is damaged: " in problem
+    assert [(a.name, len(a.scores), a.n_drawn) for a in comparisons_of(runs)[0].algorithms] == [("PPO", 2, 2)]
+
+
+def test_a_finished_run_without_its_episodes_is_damaged(three_runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(three_runs / "t", tmp_path / "t")
+    jobs = parse_study("t", TABLE).jobs(tmp_path)
+    missing, garbage = (job.folder / "monitor.csv" for job in jobs[:2])
+    missing.unlink()
+    garbage.write_text("".join(garbage.read_text().splitlines(keepends=True)[:3]))
+    said: list[str] = []
+    tally = run_campaign(jobs, make_executor("local"), say=said.append)
+    assert [job.place.seed for job in tally.done] == [2]
+    expected = (f"{missing} cannot be read: No such file", f"{garbage} is damaged: it has 1 episodes instead of 2")
+    for line, message in zip(said, expected, strict=False):
+        assert message in line
+        assert f"; remove {tmp_path}" in line
+    _, runs, problems = read_runs(tmp_path / "t")
+    assert [problem.startswith(message) for problem, message in zip(problems, expected, strict=True)] == [True, True]
+    write_report(runs, tmp_path / "report", title="t", command="c")
+    assert "| CartPole, 2 episodes | PPO | 1 |" in (tmp_path / "report" / "tables.md").read_text()
+    kept = StoredRun(runs[0].place, "finished", runs[0].returns[:0], runs[0].lengths[:0], config=runs[0].config)
+    assert comparisons_of([*runs, kept])[0].algorithms[0].unfinished == "1 without episodes"
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -83,6 +83,13 @@ def test_a_smaller_study_has_what_was_asked_for_and_what_that_shows(tmp_path: Pa
     assert {j.plan.environment for j in study.smaller(environments=("CartPole-v1",)).jobs(tmp_path)} == {"CartPole-v1"}
 
 
+@pytest.mark.parametrize("episodes", [3, 2000])
+def test_all_runs_have_as_many_episodes_as_asked_for(episodes: int, tmp_path: Path) -> None:
+    """Fewer than the study has, or more."""
+    jobs = parse_study("small", TABLE).smaller(episodes=episodes).jobs(tmp_path)
+    assert {job.plan.episodes for job in jobs} == {episodes}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bdpi.commands.console import FAILED, program, say
+from bdpi.commands.console import FAILED, complain, program, say
 
 
 class _ExecutorName(str, Enum):
@@ -46,7 +46,7 @@ def study(
     configs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="So many, where each run has another configuration.")
     ] = None,
-    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many episodes.")] = None,
+    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="So many episodes in each run.")] = None,
     executor: Annotated[
         _ExecutorName,
         typer.Option(help="Here, one run after the other; in processes; on a Ray cluster; together on a GPU."),
@@ -96,7 +96,7 @@ def study(
 
     from bdpi.runs.campaign import LiveTally, PlainTally, run_campaign
     from bdpi.runs.executors import make_executor
-    from bdpi.runs.job import check_plans
+    from bdpi.runs.job import check_jobs
     from bdpi.runs.signals import Stop
     from bdpi.runs.store import write_index
 
@@ -110,8 +110,8 @@ def study(
     )
     root = out.absolute()
     jobs = part.jobs(root)
-    check_plans([job.plan for job in jobs])
-    write_index(root / part.name, part.title, part.folders(root))
+    check_jobs(jobs)
+    write_index(root / part.name, part.title, part.folders(root), complain)
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
 

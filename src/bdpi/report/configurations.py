@@ -104,8 +104,12 @@ def comparisons_of(runs: Sequence[StoredRun]) -> list[Comparison]:
 
 
 def _algorithm(name: str, runs: Sequence[StoredRun], n_episodes: int) -> Algorithm:
-    statuses = Counter(run.status for run in runs if run.status != "finished")
     finished = [run for run in runs if run.status == "finished" and len(run.returns)]
+    statuses = Counter(
+        "without episodes" if run.status == "finished" else run.status
+        for run in runs
+        if run.status != "finished" or not len(run.returns)
+    )
     spaces = {tuple((p, entry[1]) for p, entry in sorted(run.config["configuration"].items())) for run in runs}
     if len(spaces) > 1:
         raise RunError(f"the runs of {name} were drawn from {len(spaces)} different spaces: keep them in two folders")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -33,22 +33,24 @@ class Tally:
     failed: dict[Job, JobResult] = field(default_factory=dict)
     interrupted: list[Job] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
-    _first_fraction: float | None = None
+    _first_done: int | None = None
 
     @property
     def fraction(self) -> float:
         """Episodes done of all episodes."""
-        total = sum(job.plan.episodes or 0 for job in self.jobs)
-        finished = sum(job.plan.episodes or 0 for job in (*self.done, *self.failed))
-        return (finished + sum(episodes_done(job) for job in self.running)) / max(1, total)
+        return self._episodes_done() / max(1, _wanted(self.jobs))
+
+    def _episodes_done(self) -> int:
+        return _wanted(self.done) + _present((*self.running, *self.interrupted, *self.failed))
 
     def seconds_left(self) -> float | None:
-        """By the episodes since this began; None before there are any."""
-        fraction = self.fraction
-        if self._first_fraction is None:
-            self._first_fraction = fraction
-        new = fraction - self._first_fraction
-        return (time.monotonic() - self.began) * (1 - fraction) / new if new > 0 else None
+        """By the episodes since this began; None before there are any. What failed runs lack is not waited for."""
+        done = self._episodes_done()
+        if self._first_done is None:
+            self._first_done = done
+        left = _wanted(self.jobs) - done - (_wanted(self.failed) - _present(self.failed))
+        new = done - self._first_done
+        return (time.monotonic() - self.began) * left / new if new > 0 else None
 
     def line(self) -> str:
         """In a few words."""
@@ -56,6 +58,16 @@ class Tally:
             f"{len(self.done)} of {len(self.jobs)} runs done, {len(self.running)} running, {len(self.failed)} failed, "
             f"{self.fraction:.0%} of the episodes, time left {duration(self.seconds_left())}"
         )
+
+
+def _wanted(jobs: Iterable[Job]) -> int:
+    """Episodes that runs should have."""
+    return sum(job.plan.episodes or 0 for job in jobs)
+
+
+def _present(jobs: Iterable[Job]) -> int:
+    """Episodes that they have, of those."""
+    return sum(min(episodes_done(job), job.plan.episodes or 0) for job in jobs)
 
 
 def run_campaign(

@@ -117,6 +117,12 @@ def read_returns(path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return numbers[:, 0].copy(), numbers[:, 1].astype(np.int64)
 
 
+def check_number(path: Path, found: int, saved: int, may_miss: int = 0) -> None:
+    """:raises RunError: when a Monitor file has fewer episodes than its run had when it was saved."""
+    if found < saved - may_miss:
+        raise RunError(f"{path} is damaged: it has {found} episodes instead of {saved}")
+
+
 def append_to_monitor(path: Path, environment: str, t_start: float, episode: Episode) -> None:
     """Write one more row, as Monitor does. (SB3's own writer insists on files that are called ``monitor.csv``.)
 

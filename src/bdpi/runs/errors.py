@@ -1,7 +1,9 @@
 """The error that is meant for the person at the keyboard, not for a debugger."""
 
+import errno
 import re
 
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -21,3 +23,12 @@ def one_line(message: object) -> str:
 def named(error: BaseException) -> str:
     """An unexpected exception in one line, with its type: some messages, such as a KeyError's, say nothing alone."""
     return one_line(f"{type(error).__name__}: {error}") if str(error) else type(error).__name__
+
+
+def lacks_space(error: BaseException | None) -> bool:
+    """Whether an exception, or one that it came from, says that a disk, a quota or a file is full."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            return True
+        error = error.__cause__ or error.__context__
+    return False

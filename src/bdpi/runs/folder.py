@@ -153,6 +153,17 @@ class RunFolder:
             raise RunError(f"{self.config} was not written by bdpi train: it names no environment and agent")
         return config
 
+    def saved_episodes(self, config: dict[str, Any]) -> int:
+        """How many episodes a run had when it was saved last; 0 before.
+
+        :raises RunError: when its configuration is damaged.
+        """
+        result = config.get("result")
+        try:
+            return 0 if result is None else int(result["episodes"])
+        except (KeyError, TypeError, ValueError):
+            raise RunError(f"{self.config} is damaged: its result has no number of episodes") from None
+
     def write_config(self, config: dict[str, Any]) -> None:
         text = json.dumps(config, indent=2, ensure_ascii=False, default=repr) + "\n"
         write_atomically(self.config, lambda path: path.write_text(text, encoding="utf-8"))

@@ -16,7 +16,7 @@ from typing import Any
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
-from bdpi.runs.store import Place
+from bdpi.runs.store import Place, read_episodes
 
 _COLLECT_EVERY = 2.0  # seconds
 _PATIENCE = 5.0  # seconds that another process gets to end: one whose study was killed stops after its current step
@@ -54,16 +54,29 @@ class JobResult:
     details: str = ""
 
 
-def check_plans(plans: Sequence[Plan]) -> None:
+def check_jobs(jobs: Sequence[Job]) -> None:
     """Find mistakes before hours are spent.
 
-    :raises RunError: for an agent or a hyper-parameter that does not exist
+    Each agent is tried once in each environment, with the first of its plans: one that some run has begun with works.
+
+    :raises RunError: for an agent or a hyper-parameter that does not exist, an environment that cannot be made, an
+        agent that cannot learn there
     """
     from bdpi.runs.build import agent_class
     from bdpi.runs.settings import check_names
+    from bdpi.runs.train import tried
 
-    for agent, names in {(plan.agent, tuple(plan.hyperparameters)) for plan in plans}:
+    for agent, names in {(job.plan.agent, tuple(job.plan.hyperparameters)) for job in jobs}:
         check_names(names, agent_class(agent))
+    first = {(job.plan.environment, job.plan.agent): job for job in reversed(jobs)}
+    new = [job.plan for job in reversed(first.values()) if not job.folder.exists()]
+    for plan in new:
+        try:
+            with tried(plan):
+                pass
+        except RunError as error:
+            where = f"{plan.agent} on {plan.environment}"
+            raise RunError(f"{error} ({where}; --env and --only choose what is run)") from None
 
 
 def status_of(job: Job) -> str:
@@ -74,15 +87,29 @@ def status_of(job: Job) -> str:
     folder = RunFolder(job.folder)
     if not folder.config.exists():
         return "new"
+    config = read_same(folder, job.plan)
+    done = folder.saved_episodes(config) >= (job.plan.episodes or 0) and config.get("status") != "failed"
+    if not done or not folder.is_settled(config):
+        return "unfinished"
+    try:
+        read_episodes(folder, config)
+    except RunError as error:
+        raise RunError(f"{error}; remove {job.folder} to repeat the run") from None
+    return "finished"
+
+
+def read_same(folder: RunFolder, plan: Plan) -> dict[str, Any]:
+    """The configuration of a run that is there.
+
+    :raises RunError: when it has other settings than the plan, or is damaged
+    """
     config = folder.read_config()
-    different = _differences(job.plan, Plan.from_dict(config))
+    different = _differences(plan, Plan.from_dict(config))
     if different:
         raise RunError(
-            f"{job.folder} holds a run with other settings ({different}): choose another --out, or remove it"
+            f"{folder.path} holds a run with other settings ({different}): choose another --out, or remove it"
         )
-    result = config.get("result") or {}
-    done = result.get("episodes", 0) >= (job.plan.episodes or 0) and config.get("status") != "failed"
-    return "finished" if done and folder.is_settled(config) else "unfinished"
+    return config
 
 
 def _differences(wanted: Plan, found: Plan) -> str:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 _DEFAULT_LENGTH = 1000  # steps of an episode without a limit, to tell an algorithm how long it will learn
 
 
-def prepare_peer(plan: Plan, path: Path | None, note: Callable[[str], None], command: Sequence[str]) -> PeerSession:
+def prepare_peer(
+    plan: Plan, path: Path | None, note: Callable[[str], None], command: Sequence[str], copies: bool
+) -> PeerSession:
     """See :func:`bdpi.runs.train.prepare`."""
     if plan.off_policy_noise is not None or plan.action_bits is not None or plan.record_entropy:
         raise RunError(f"{plan.agent} knows neither off-policy noise, nor action bits, nor the entropy of its policy")
@@ -41,7 +43,7 @@ def prepare_peer(plan: Plan, path: Path | None, note: Callable[[str], None], com
             plan = replace(plan, environment=spec.id)
         folder = RunFolder(path or default_path(plan.environment, plan.agent, plan.seed))
         folder.refuse_if_taken()
-        environment = _environments(plan, bare)
+        environment = _environments(plan, bare, copies)
         arguments = {**plan.hyperparameters, "policy_kwargs": plan.policy_kwargs}
         try:
             agent = make_peer(plan.agent, environment, plan.seed, **arguments)
@@ -61,7 +63,7 @@ def prepare_peer(plan: Plan, path: Path | None, note: Callable[[str], None], com
     return PeerSession(folder, config, agent, environment, Progress(plan.episodes, plan.steps), steps)
 
 
-def _environments(plan: Plan, bare: Any) -> Any:
+def _environments(plan: Plan, bare: Any, may_copy: bool) -> Any:
     """The environment, or as many copies as the paper has, each in a process of its own."""
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.preprocessing import is_image_space
@@ -70,7 +72,7 @@ def _environments(plan: Plan, bare: Any) -> Any:
     from bdpi.baselines.paper import PARAMETERS
 
     copies = PARAMETERS[plan.agent].pixel_copies if is_image_space(bare.observation_space) else 1
-    if copies == 1:
+    if copies == 1 or not may_copy:
         return Monitor(bare)
     bare.close()
     return SubprocVecEnv([_Make(plan.environment)] * copies, start_method="forkserver")
@@ -130,6 +132,7 @@ class PeerSession(Session):
         except Exception as error:  # a full disk, most likely
             problems.append(f"agent.zip could not be saved: {named(error)}")
             self.config.update(status="failed")
+            self._blame(error)
         self.folder.write_config(self.config)
         return "; ".join(problems) or None
 

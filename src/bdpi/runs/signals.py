@@ -7,10 +7,43 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+_LEFT_TO_PARENT = ("SIGTERM", "SIGHUP")
+
+
+@contextlib.contextmanager
+def left_to_parent() -> Iterator[None]:
+    """A process that is started meanwhile gets none of the signals that are sent to a whole group of processes.
+
+    Ctrl-C, ``timeout`` and a lost connection reach all processes of a study; its parent decides, and the others have to
+    live until they have saved their runs. So has the server that forks them: it has no handlers of ours, but what is
+    blocked when it is started stays so. Processes of runs call :func:`leave_to_parent`.
+    """
+    resource_tracker.ensure_running()  # would unblock them, if it were started meanwhile
+    numbers = {getattr(signal, name) for name in _LEFT_TO_PARENT}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_to_parent() -> None:
+    """In a process that :func:`left_to_parent` has started: do nothing when a signal comes.
+
+    Programs that an environment starts can be ended by these signals: unlike what is blocked or ignored, a handler is
+    not passed on to them.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    numbers = {getattr(signal, name) for name in _LEFT_TO_PARENT}
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP is under nohup
+            signal.signal(number, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 class Stop:

@@ -42,9 +42,18 @@ class Choices:
             if name not in fixed:
                 values = tuple(_plain(value) for value in self._space.values[name])
                 default = self.defaults[name]
-                self.values[name] = values if default in values else (*values, default)
+                self.values[name] = self._allowed(name, values if default in values else (*values, default))
         if not self.values:
             raise RunError(f"every hyper-parameter of {agent} that could be chosen has a --set: leave one out")
+
+    def _allowed(self, name: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Those that go with what is fixed, as the default does: the session could be prepared. None always goes."""
+        for small, large in self._space.at_most.items():
+            if name == small and self._fixed.get(large) is not None:
+                values = tuple(value for value in values if value is None or value <= self._fixed[large])
+            if name == large and self._fixed.get(small) is not None:
+                values = tuple(value for value in values if value is None or value >= self._fixed[small])
+        return values
 
     def settings(self, chosen: Mapping[str, Value]) -> dict[str, Any]:
         """What to change about the agent, so that it has the chosen values. What it has by itself is left out.
@@ -55,7 +64,8 @@ class Choices:
         complete = {**self.defaults, **settings}
         for small, large in self._space.at_most.items():
             # Of one critic, four cannot be trained in each step: all are, which is what None means.
-            if complete[small] is not None and complete[small] >= complete[large]:
+            is_chosen = small not in self._fixed and complete[small] is not None
+            if is_chosen and complete[small] >= complete[large]:
                 settings[small] = complete[large]
                 if self.defaults[small] is None:
                     del settings[small]

@@ -6,10 +6,11 @@ the environment (together: a panel of its figure) and the series (a curve of tha
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.runs.episodes import read_returns
+from bdpi.runs.episodes import check_number, read_returns
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, write_atomically
 
@@ -42,6 +43,11 @@ class Place:
     environment: str
     series: str
     seed: int
+
+    def __post_init__(self) -> None:
+        *texts, seed = vars(self).values()
+        if not all(isinstance(text, str) for text in texts) or not isinstance(seed, int):
+            raise TypeError(f"{[*texts, seed]} is no study, row, environment, series and seed")
 
 
 @dataclass(frozen=True)
@@ -74,10 +80,22 @@ class StoredRun:
         return self.returns if self.test_returns is None else self.test_returns
 
 
-def write_index(root: Path, title: str, folders: Iterable[tuple[Place, Path]]) -> None:
-    """Remember which run belongs where; what was known already stays known."""
-    known = {tuple(vars(place).values()): path for place, path in _read_index(root)[1]}
-    known |= {tuple(vars(place).values()): path for place, path in folders}
+def write_index(
+    root: Path,
+    title: str,
+    folders: Iterable[tuple[Place, Path]],
+    note: Callable[[str], object] = lambda text: None,
+) -> None:
+    """Remember which run belongs where; what was known already stays known.
+
+    :param note: gets a line when the index was damaged. Then, what is known already is what the runs say themselves.
+    """
+    try:
+        before = _read_index(root)[1]
+    except RunError as error:
+        before = _find_runs(root)
+        note(f"{error}, with the {len(before)} runs that were found in {root}")
+    known = {tuple(vars(place).values()): path for place, path in (*before, *folders)}
     entries = [[*place, str(path.relative_to(root))] for place, path in known.items()]
     text = json.dumps({"title": title, "runs": entries}, ensure_ascii=False, indent=0)
     root.mkdir(parents=True, exist_ok=True)
@@ -87,11 +105,20 @@ def write_index(root: Path, title: str, folders: Iterable[tuple[Place, Path]]) -
 def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
     try:
         index = json.loads((root / INDEX).read_text("utf-8"))
-        return index["title"], [(Place(*entry[:5]), root / entry[5]) for entry in index["runs"]]
+        return str(index["title"]), [(Place(*entry[:5]), root / entry[5]) for entry in index["runs"]]
     except FileNotFoundError:
         return "", []
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise RunError(f"{root / INDEX} is damaged: {named(error)}; bdpi study writes it again") from None
+
+
+def _find_runs(root: Path) -> list[tuple[Place, Path]]:
+    """The runs below a folder that can say where they belong."""
+    found = []
+    for file in sorted(root.rglob("config.json")):
+        with contextlib.suppress(RunError, KeyError, TypeError):
+            found.append((Place(**RunFolder(file.parent).read_config()["study"]), file.parent))
+    return found
 
 
 def read_runs(root: Path) -> tuple[str, list[StoredRun], list[str]]:
@@ -126,8 +153,10 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
     if not folder.config.exists():
         return None
     config = folder.read_config()
-    none = np.zeros(0), np.zeros(0, np.int64)
-    returns, lengths = read_returns(folder.monitor) if folder.monitor.exists() else none
+    damage = _damage(config)
+    if damage:
+        raise RunError(f"{folder.config} is damaged: {damage}")
+    returns, lengths = read_episodes(folder, config)
     return StoredRun(
         place,
         str(config.get("status")),
@@ -138,6 +167,34 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
         config,
         path,
     )
+
+
+def read_episodes(folder: RunFolder, config: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Returns and lengths of the training episodes of a run; none of one that has just begun.
+
+    :raises RunError: when ``monitor.csv`` is damaged, or does not have all that the run had when it was saved
+    """
+    saved = folder.saved_episodes(config)
+    if not saved and not folder.monitor.exists():
+        return np.zeros(0), np.zeros(0, np.int64)
+    returns, lengths = read_returns(folder.monitor)
+    check_number(folder.monitor, len(returns), saved)
+    return returns, lengths
+
+
+def _damage(config: Mapping[str, Any]) -> str:
+    """What a report would stumble over in a configuration, in a few words; nothing where it is sound."""
+    for name in ("hyperparameters", "policy_kwargs"):
+        if not isinstance(config.get(name, {}), dict):
+            return f"its {name} are {config[name]!r}"
+    drawn = config.get("configuration") or {}
+    if not isinstance(drawn, dict):
+        return f"its configuration is {drawn!r}"
+    for name, entry in drawn.items():
+        whole = isinstance(entry, list | tuple) and len(entry) == 2 and all(isinstance(each, int) for each in entry)
+        if not whole or not 0 <= entry[0] < entry[1]:
+            return f"in its configuration, {name} is {entry!r}, not which value of how many"
+    return ""
 
 
 def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Path]:
@@ -191,6 +248,9 @@ def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         for number, run in enumerate(described["runs"]):
             train, test = (by_run.get((number, kind), []) for kind in ("train", "test"))
             entropies = blocks.get(str(number))
+            damage = _damage(run["config"])
+            if damage:
+                raise ValueError(f"{Place(**run['place'])}: {damage}")
             runs.append(
                 StoredRun(
                     Place(**run["place"]),

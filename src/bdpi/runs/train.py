@@ -8,7 +8,7 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -28,8 +28,8 @@ from bdpi.runs.build import (
     with_preset,
     wrapped,
 )
-from bdpi.runs.episodes import Episodes, Summary, read_monitor, trim_monitor
-from bdpi.runs.errors import RunError, named
+from bdpi.runs.episodes import Episodes, Summary, check_number, read_monitor, trim_monitor
+from bdpi.runs.errors import RunError, lacks_space, named
 from bdpi.runs.folder import RunFolder, default_path, staged, write_atomically
 from bdpi.runs.plan import Plan
 from bdpi.runs.progress import Observer, Progress, RunInfo
@@ -62,19 +62,25 @@ class Outcome:
 
 
 def prepare(
-    plan: Plan, path: Path | None = None, *, note: Callable[[str], None] = _silent, command: Sequence[str] = ()
+    plan: Plan,
+    path: Path | None = None,
+    *,
+    note: Callable[[str], None] = _silent,
+    command: Sequence[str] = (),
+    copies: bool = True,
 ) -> Session:
     """Build what a plan needs. Nothing is written yet.
 
     :param path: the folder; the default is ``runs/<environment>/<agent>-seed<seed>-<time>``.
     :param note: gets lines that the user should know.
     :param command: what the user typed, for the record.
+    :param copies: for a peer that learns from many copies of its environment; without, one has to do.
     :raises RunError: when the run cannot begin.
     """
     if is_peer(plan.agent):
         from bdpi.runs.peers import prepare_peer
 
-        return prepare_peer(plan, path, note, command)
+        return prepare_peer(plan, path, note, command, copies)
     with warnings_as_notes(note):
         cls = agent_class(plan.agent)
         bare = make_environment(plan.environment)
@@ -104,6 +110,20 @@ def prepare(
         **_circumstances(command),
     }
     return Session(folder, config, agent, environment, Progress(plan.episodes, plan.steps), tester)
+
+
+@contextlib.contextmanager
+def tried(plan: Plan) -> Iterator[Session]:
+    """A run as :func:`prepare` makes it, for a look: whatever is wrong with the environment or the agent is found.
+
+    :raises RunError: when the run could not begin.
+    """
+    session = prepare(plan, copies=False)
+    try:
+        yield session
+    finally:
+        with contextlib.suppress(Exception):  # foreign code
+            session.environment.close()
 
 
 def prepare_resumption(
@@ -210,8 +230,7 @@ def _first(n_saved: int, path: Path, may_miss: int = 0) -> Episodes:
     :raises RunError: when there are fewer.
     """
     recorded = read_monitor(path)
-    if len(recorded) < n_saved - may_miss:
-        raise RunError(f"{path} is damaged: it has {len(recorded)} episodes instead of {n_saved}")
+    check_number(path, len(recorded), n_saved, may_miss)
     episodes = Episodes()
     for row in zip(recorded.returns[:n_saved], recorded.lengths, recorded.seconds, strict=False):
         episodes.add(*row)
@@ -237,6 +256,9 @@ class Session:
     :param progress: of the sessions before this one.
     :param tester: plays a test episode after each training episode; ``None``: there are no tests.
     """
+
+    #: why it failed, where that was for lack of space: neither the agent nor the environment can help it
+    no_space: Exception | None = None
 
     def __init__(
         self,
@@ -319,8 +341,13 @@ class Session:
             self._is_clean = False
             status, message = "failed", named(error)
             self._traceback = traceback.format_exc()
+            self._blame(error)
         self.progress.end()
         return status, message
+
+    def _blame(self, error: Exception) -> None:
+        if lacks_space(error):
+            self.no_space = error
 
     def _learn(self, should_stop: Callable[[], bool], observer: Observer) -> None:
         from bdpi.runs.keeper import Keeper
@@ -377,6 +404,7 @@ class Session:
                 problems.append(f"{path.name} could not be saved: {named(error)}")
                 if status != "running":
                     self.config.update(status="failed")  # the configuration is written last, and should know
+                    self._blame(error)
                 return False
 
         # A checkpoint is several files. All are written beside the old ones, then the configuration that belongs to

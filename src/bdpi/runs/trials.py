@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from bdpi.runs.episodes import Episodes, read_monitor
-from bdpi.runs.errors import RunError, named
+from bdpi.runs.errors import RunError, lacks_space, named
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.job import read_same
 from bdpi.runs.plan import Plan
 from bdpi.runs.train import Session, prepare, prepare_resumption
 
@@ -78,17 +79,20 @@ def train(
     should_stop: Callable[[], bool],
     tick: Callable[[int], object],
 ) -> Result:
-    """Train one seed after the other. Never raises: whatever goes wrong is the result.
+    """Train one seed after the other. Whatever is wrong with the configuration is the result, and does not raise.
 
     :param plans: one for each seed
     :param path: the trial's folder, with a folder for each seed. An interrupted trial goes on there.
     :param reports: decide whether to give up
     :param should_stop: asked after every step
     :param tick: is told, after every step, how many episodes have ended
+    :raises RunError: when the folder cannot be used, or the disk is full; the trial can be repeated
     """
     result = Result("finished")
     for plan in plans:
         folder = RunFolder(path / f"seed{plan.seed}")
+        if folder.config.exists():
+            read_same(folder, plan)
         before = sum(map(len, result.returns))
         try:
             episodes, status, error = _run(plan, folder, reports, should_stop, before, tick)
@@ -98,6 +102,10 @@ def train(
             for file in folder.checkpoint:  # experience and networks are large
                 file.unlink(missing_ok=True)
         except Exception as problem:
+            if lacks_space(problem):
+                raise RunError(
+                    f"{folder.path} cannot be written: {named(problem)}; make room, and the same command goes on"
+                ) from None
             status, error = "failed", str(problem) if isinstance(problem, RunError) else named(problem)
         if status == "failed":
             return replace(result, status="failed", error=error)
@@ -133,6 +141,8 @@ def _run(
         return reports.prune or should_stop()
 
     outcome = session.run(should_stop=stop)
+    if session.no_space is not None:
+        raise session.no_space
     return episodes, outcome.status, outcome.error or ""
 
 
@@ -142,11 +152,13 @@ def _open(plan: Plan, folder: RunFolder) -> Session | None:
         return prepare(plan, folder.path)
     config = folder.read_config()
     result = config.get("result")
-    if result is not None and result["episodes"] >= (plan.episodes or 0):
-        return None
-    if result is not None and config.get("resumable", True):
-        return prepare_resumption(folder.path)
-    # Killed before anything was saved, or of an algorithm that cannot be resumed: the same seed gives the same run.
+    if result is not None and config.get("status") != "failed":
+        if result["episodes"] >= (plan.episodes or 0):
+            return None
+        if config.get("resumable", True):
+            return prepare_resumption(folder.path)
+    # Killed before anything was saved, or the disk was full, or of an algorithm that cannot be resumed: the same seed
+    # gives the same run.
     for file in folder.files:
         file.unlink(missing_ok=True)
     return prepare(plan, folder.path)

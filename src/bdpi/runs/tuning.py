@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +25,7 @@ from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
 from bdpi.runs.settings import parse_settings
 from bdpi.runs.spaces import Choices, setting_texts, space_of
-from bdpi.runs.train import prepare
+from bdpi.runs.train import tried
 from bdpi.runs.trials import Reports, Result, train
 
 if TYPE_CHECKING:
@@ -133,14 +133,9 @@ class Tuner:
         #: settings that are not searched
         self.fixed = {**hyperparameters, **policy_kwargs}
         self.plan = plan
-        # Whatever is wrong with the environment or the settings is found by preparing a run.
-        session = prepare(self._run_plan(plan.settings, plan.seed))
-        try:
+        with tried(self._run_plan(plan.settings, plan.seed)) as session:
             self.plan = plan = replace(plan, environment=session.config["environment"])
             self.choices = Choices(plan.agent, session, self.fixed)
-        finally:
-            with suppress(Exception):  # foreign code
-                session.environment.close()
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{plan.environment}-{plan.agent}")
         self.out = Path("runs") / "tune" / name if out is None else out
         self.block = math.ceil(plan.episodes / _REPORTS)
@@ -200,13 +195,15 @@ class Tuner:
         folder = RunFolder(self.out)
         folder.make()
         with folder.locked():
-            if not file.exists() and (self.out / "trials").exists():
-                raise RunError(f"{self.out} has trials but no {file.name}: choose another --out, or remove it")
+            is_empty = not file.exists() or not file.stat().st_size
+            if is_empty and (self.out / "trials").exists():
+                raise RunError(f"{self.out} has trials but nothing in {file.name}: choose another --out, or remove it")
             try:
                 storage = self._optuna.storages.RDBStorage(url)
                 study = self._optuna.create_study(
                     storage=storage, study_name=_STUDY, direction="maximize", pruner=self._pruner, load_if_exists=True
                 )
+                _check_sound(study)
             except Exception as error:  # SQLAlchemy, Alembic and Optuna have exceptions of their own
                 raise RunError(
                     f"{file} cannot be used: {named(error)[:300]}; choose another --out, or remove it"
@@ -271,10 +268,13 @@ class Tuner:
         else:
             plans = [self._run_plan(settings, self.plan.seed + number) for number in range(self.plan.seeds)]
             path = self.out / "trials" / f"{index + 1:03d}"
-            result = train(plans, path, Reports(trial, self.block), should_stop, tick)
+            try:
+                result = train(plans, path, Reports(trial, self.block), should_stop, tick)
+            except RunError:
+                self._interrupt(study, trial)
+                raise
         if result.status == "interrupted":
-            trial.set_user_attr("interrupted", True)
-            study.tell(trial, state=states.FAIL)
+            self._interrupt(study, trial)
             return None
         score = float(np.mean([sum(returns) for returns in result.returns])) if result.returns else math.nan
         if result.status == "finished" and not math.isfinite(score):
@@ -287,6 +287,11 @@ class Tuner:
         else:
             frozen = study.tell(trial, state=states.PRUNED if result.status == "pruned" else states.FAIL)
         return _described(frozen)
+
+    def _interrupt(self, study: optuna.Study, trial: optuna.Trial) -> None:
+        """To be repeated, and not for want of surviving it."""
+        trial.set_user_attr("interrupted", True)
+        study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
 
     def _ask(self, study: optuna.Study, index: int) -> optuna.Trial:
         """The configuration of trial ``index``: the defaults first, and an interrupted one again."""
@@ -326,6 +331,19 @@ def _ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     """Trials with a result, which may be an error. Interrupted ones are repeated, and do not count."""
     found = study.get_trials(deepcopy=False)
     return [t for t in found if t.state.is_finished() and (t.state.name != "FAIL" or "error" in t.user_attrs)]
+
+
+def _check_sound(study: optuna.Study) -> None:
+    """Read all that a search relies on, once. Whatever is odd about it raises, one exception or the other."""
+    goal, asked = study.user_attrs.get("goal", (0, 0))
+    if not isinstance(goal, int) or not isinstance(asked, int):
+        raise TypeError(f"the goal is {goal!r} trials, of which {asked!r} were asked for")
+    if not isinstance(study.user_attrs.get("plan", {}), dict):
+        raise TypeError(f"the plan is {study.user_attrs['plan']!r}")
+    for trial in _ended(study):
+        described = _described(trial)
+        "".join(described.settings)
+        sum(map(math.fsum, trial.user_attrs["returns"]))
 
 
 def _described(trial: optuna.trial.FrozenTrial) -> Trial:

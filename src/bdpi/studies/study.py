@@ -72,7 +72,7 @@ class Study:
         configs: int | None = None,
         episodes: int | None = None,
     ) -> Study:
-        """A part of the study.
+        """A part of the study, with as many runs and episodes as one likes.
 
         :param environments: short names or ids; all if empty. A study that draws configurations goes anywhere: ids
             that it does not have get what its first environment has.
@@ -80,7 +80,7 @@ class Study:
         :param only: names of series; all if empty
         :param seeds: so many
         :param configs: so many, in a study that draws configurations
-        :param episodes: at most so many
+        :param episodes: of each run, instead of what its series or environment has
         """
         if self.draws and seeds is not None:
             raise RunError(f"each run of {self.name} has another configuration: give --configs {seeds}, not --seeds")
@@ -99,7 +99,7 @@ class Study:
         rows = tuple(_find(name, {s.row: s.row for s in self.series}, "row") for name in rows)
         only = tuple(_find(name, {s.name: s.name for s in self.series}, "series") for name in only)
         chosen = [
-            Series(**{**vars(s), "episodes": s.episodes if episodes is None else min(episodes, s.episodes)})
+            Series(**{**vars(s), "episodes": episodes or s.episodes})
             for s in self.series
             if (not ids or s.environment in ids) and (not rows or s.row in rows) and (not only or s.name in only)
         ]

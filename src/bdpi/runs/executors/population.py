@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import queue
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from bdpi.runs.build import is_peer
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors.processes import ATTEMPTS, Processes
 from bdpi.runs.job import Job, JobResult, execute, one_thread
+from bdpi.runs.signals import leave_to_parent, left_to_parent
 
 WORKERS = 64
 _LOOK_AROUND = 0.5  # seconds
@@ -123,7 +123,8 @@ class _Child:
         self.jobs: dict[int, tuple[Job, int]] = {}
         self._begun = 0
         self._process = context.Process(target=_work, args=(theirs, places, device, runs, stop))
-        self._process.start()
+        with left_to_parent():
+            self._process.start()
         theirs.close()
 
     def begin(self, job: Job, attempt: int) -> None:
@@ -150,8 +151,7 @@ class _Child:
 def _work(connection: Connection, places: int, device: str, runs: int, stop: Any) -> None:
     from bdpi.learner.cohort import Cohorts
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_to_parent()
     sys.setswitchinterval(5e-4)  # threads that come back from the GPU are not kept waiting
     parent = os.getppid()
     cohorts = Cohorts(places, device, runs)

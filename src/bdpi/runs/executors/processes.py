@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from bdpi.runs.job import Job, JobResult, execute, forget_runs, one_thread
+from bdpi.runs.signals import leave_to_parent, left_to_parent
 
 ATTEMPTS = 3  # of a run whose process was killed, or that another process works on
 _RENEW_AFTER = 120.0  # seconds
@@ -85,7 +86,8 @@ class _Worker:
         self._connection, theirs = context.Pipe()
         # not a daemon: a run may have environments in processes of their own
         self._process = context.Process(target=_work, args=(theirs, stop))
-        self._process.start()
+        with left_to_parent():
+            self._process.start()
         theirs.close()
 
     @property
@@ -128,8 +130,7 @@ class _Worker:
 
 
 def _work(connection: Connection, stop: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_to_parent()
     parent = os.getppid()
     with contextlib.suppress(EOFError, OSError):  # nobody wants more of it
         while True:
