@@ -117,6 +117,14 @@ def read_returns(path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return numbers[:, 0].copy(), numbers[:, 1].astype(np.int64)
 
 
+def count_rows(path: Path) -> int:
+    """How many episodes a Monitor's CSV has, without a look at what it says of them.
+
+    :raises RunError: when the file is missing or is no Monitor file.
+    """
+    return len(_rows(path)) - 2
+
+
 def check_number(path: Path, found: int, saved: int, may_miss: int = 0) -> None:
     """:raises RunError: when a Monitor file has fewer episodes than its run had when it was saved."""
     if found < saved - may_miss:

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bdpi.runs.episodes import check_number, count_rows
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
-from bdpi.runs.store import Place, read_episodes
+from bdpi.runs.store import Place
 
 _COLLECT_EVERY = 2.0  # seconds
 _PATIENCE = 5.0  # seconds that another process gets to end: one whose study was killed stops after its current step
@@ -88,11 +89,12 @@ def status_of(job: Job) -> str:
     if not folder.config.exists():
         return "new"
     config = read_same(folder, job.plan)
-    done = folder.saved_episodes(config) >= (job.plan.episodes or 0) and config.get("status") != "failed"
+    saved = folder.saved_episodes(config)
+    done = saved >= (job.plan.episodes or 0) and config.get("status") != "failed"
     if not done or not folder.is_settled(config):
         return "unfinished"
     try:
-        read_episodes(folder, config)
+        check_number(folder.monitor, count_rows(folder.monitor), saved)
     except RunError as error:
         raise RunError(f"{error}; remove {job.folder} to repeat the run") from None
     return "finished"
