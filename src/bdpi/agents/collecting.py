@@ -157,8 +157,11 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         """While this lasts, nobody else sees the agent, which may be half changed."""
         return contextlib.nullcontext()
 
-    def _open_journal(self, given: str | os.PathLike[str] | Journal) -> None:
-        """Go on with a journal, and with what is in it."""
+    def _open_journal(self, given: str | os.PathLike[str] | Journal, *, take_in: bool = True) -> None:
+        """Go on with a journal, and with what is in it.
+
+        :param take_in: what the agent has not seen yet; no: that is about to be repeated
+        """
         if isinstance(given, Journal):
             journal = given
             journal.check_spaces(self.observation_space, self.action_space)
@@ -181,6 +184,12 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             self._journaled = journal.last
         self._journal_id = journal.id
         self._journal = journal
+        if take_in:
+            self._take_in(journal)
+        self._journaled = journal.last
+
+    def _take_in(self, journal: Journal) -> None:
+        """Learn of transitions that the agent has not counted yet."""
         normalizer = self._vec_normalize_env
         # Statistics that a new agent finds are somebody's own, who knows what they are of.
         if normalizer is not None and (self.num_timesteps > 0 or is_fresh(normalizer)):
@@ -191,7 +200,6 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         else:
             self._read_journal(journal, after=self._journaled)
         self.num_timesteps += journal.last - self._journaled
-        self._journaled = journal.last
 
     def _read_journal(self, journal: Journal, after: int) -> None:
         """Take transitions into the replay memory, which has a row for all environments at a time."""

@@ -29,7 +29,7 @@ from bdpi.runs.build import (
     wrapped,
 )
 from bdpi.runs.episodes import Episodes, Summary, read_monitor, trim_monitor
-from bdpi.runs.errors import RunError, named
+from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, default_path, staged, write_atomically
 from bdpi.runs.plan import Plan
 from bdpi.runs.progress import Observer, Progress, RunInfo
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bdpi.agents import EnsembleAlgorithm as Agent
     from bdpi.runs.tester import Tester
 
+_FILES = ("journal", "autosave")  # of an agent, beside those in its run's folder
 _NO_END = 10**12  # steps; learn() wants a number, but it is the Keeper that ends the run
 
 
@@ -80,7 +81,7 @@ def prepare(
         bare = make_environment(plan.environment)
         if bare.spec is not None and ":" not in plan.environment:
             plan = replace(plan, environment=bare.spec.id)  # "CartPole" has become "CartPole-v1"
-        plan = with_action_bits(with_preset(plan, note), bare.action_space)
+        plan = with_action_bits(with_preset(_with_whole_paths(plan), note), bare.action_space)
         environment = retraceable(wrapped(bare, plan.action_bits, plan.off_policy_noise))
         if plan.action_bits is not None:
             note(announcement(plan, bare.action_space))
@@ -146,11 +147,37 @@ def prepare_resumption(
             agent.replay_buffer.load_npz(folder.replay)
         except Exception as error:  # missing, damaged, foreign: it can fail anywhere
             raise RunError(f"{folder.replay} cannot be loaded: {named(error)}") from None
+        _give_back_files(agent, plan, environment)
         tester = _tester(plan, agent, folder)
         progress.episode_steps = _continue_episode(folder, environment)
     resumed = [*config.get("resumed", ()), _circumstances(command)]
     config.update(plan.as_dict(), learner=agent.learner_name, resumed=resumed)
     return Session(folder, config, agent, environment, progress, tester)
+
+
+def _with_whole_paths(plan: Plan) -> Plan:
+    """The plan, with paths that are right from any folder: a run may be resumed from another one."""
+    paths = {name: os.path.abspath(plan.hyperparameters[name]) for name in _FILES if name in plan.hyperparameters}
+    return replace(plan, hyperparameters={**plan.hyperparameters, **paths})
+
+
+def _give_back_files(agent: Agent, plan: Plan, environment: Any) -> None:
+    """Let a loaded agent go on with its journal and its autosave, which are not in its file.
+
+    A killed run has a journal that is ahead of its checkpoint. A simulation repeats those steps, which are then in the
+    journal twice; elsewhere, the agent learns of them from there.
+
+    :raises RunError: for a journal that cannot be gone on with
+    """
+    from bdpi.envs.wrappers import Retracing
+
+    for name in _FILES:
+        setattr(agent, name, plan.hyperparameters.get(name))
+    if agent.journal is not None:
+        try:
+            agent._open_journal(agent.journal, take_in=not isinstance(environment, Retracing))
+        except ValueError as error:
+            raise RunError(one_line(error)) from None
 
 
 def _continue_episode(folder: RunFolder, environment: Any) -> int:
