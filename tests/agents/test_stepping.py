@@ -1,6 +1,7 @@
 """Agents that are called step by step, and agents that learn in the background."""
 
 import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -407,6 +408,38 @@ def test_whoever_is_interrupted_while_the_rest_is_learned_can_stop(monkeypatch):
         agent.stop_learning(finish=True)
     agent.stop_learning()
     assert agent._n_updates + agent.epochs_due == 45
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no timers that interrupt")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted where nobody can be told
+def test_whoever_is_interrupted_while_learning_starts_can_start_again():
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 20, seed=0, learns=False)
+    usual, before, interrupted = sys.getswitchinterval(), signal.getsignal(signal.SIGALRM), 0
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for attempt in range(100):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 + attempt % 20 * 2e-3)
+                agent.start_learning()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                agent.stop_learning()
+            except KeyboardInterrupt:
+                interrupted += 1
+                agent.stop_learning()  # perhaps it had just started
+                assert sys.getswitchinterval() == usual
+                assert gc.get_freeze_count() == 0
+            if interrupted == 10:
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 0
+    made = agent._n_updates
+    agent.start_learning()
+    drive(agent, gym.make("CartPole-v1"), 5, seed=1, learns=False)
+    agent.stop_learning(finish=True)
+    assert agent._n_updates == made + 5
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])

@@ -76,10 +76,11 @@ class Background:
     def _end(self) -> None:
         self._stop.set()
         self._tell()
-        self._thread.join()
+        with contextlib.suppress(RuntimeError):  # whose start was interrupted; if it still comes, it finds it is to end
+            self._thread.join()
 
     def stop(self) -> None:
-        """End the thread after its current epoch, and take over what was observed until now."""
+        """End the thread after its current epoch, if there is one, and take over what was observed until now."""
         self._end()
         self._undo_start()
         self._take_over()

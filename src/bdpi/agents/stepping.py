@@ -234,10 +234,15 @@ class SteppingAlgorithm(CollectingAlgorithm):
             )
         self._epochs_per_step()  # says what is wrong with train_freq before anything is observed
         published = learned.detach().cpu().clone()
-        self._act_with(published)
         methods = self._learn_once, self._can_learn, self._autosave_if_due
-        self._background = Background(*methods, learned, published, self._epochs_due)
-        self._background.start()
+        try:
+            self._act_with(published)
+            self._background = Background(*methods, learned, published, self._epochs_due)
+            self._background.start()
+        except BaseException:  # Ctrl-C, perhaps before there was a thread
+            self.stop_learning()
+            self._act_with(learned)
+            raise
 
     @property
     def epochs_due(self) -> int:
