@@ -171,6 +171,22 @@ def test_normalization_is_saved(wrapped, tmp_path):
         BDPI.load(tmp_path / "agent", env=VecNormalize(DummyVecEnv([lambda: gym.make("LunarLander-v3")])))
 
 
+def test_a_normalizer_that_is_brought_along_stays_as_it_is_used(tmp_path):
+    """As Stable-Baselines3's users do to evaluate: no new statistics, and rewards as they are."""
+
+    def normalizer() -> VecNormalize:
+        return VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
+
+    agent = make(env=normalizer()).learn(40)
+    agent.save(tmp_path / "agent")
+    own = normalizer()
+    own.training, own.norm_reward = False, False
+    loaded = BDPI.load(tmp_path / "agent", env=own)
+    assert loaded.get_vec_normalize_env() is own
+    assert (own.training, own.norm_reward) == (False, False)
+    np.testing.assert_array_equal(own.obs_rms.mean, agent.get_vec_normalize_env().obs_rms.mean)
+
+
 def test_normalization_is_not_lost_without_an_environment(tmp_path):
     env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
     make(env=env).learn(40).save(tmp_path / "first")

@@ -202,7 +202,8 @@ class SavingAlgorithm(SteppingAlgorithm):
 
         :param path: of the file
         :param env: environment to go on learning in (an id will do); none is needed for predictions. If the agent
-            learned with ``VecNormalize``, so will this one.
+            learned with ``VecNormalize``, so will this one; one that you bring gets the statistics of the agent's, and
+            keeps its own ``training`` and ``norm_reward``.
         :param device: where networks live
         :param custom_objects: attributes to use instead of those in the file; functions and classes of your own, which
             a file cannot hold, have to be given here
