@@ -555,6 +555,29 @@ class Watched(BDPI):
         return state_of(self), id(self.replay_buffer), id(self.env), id(self._vec_normalize_env), id(self._generator)
 
 
+def test_nobody_waits_for_the_memory_to_be_saved(tmp_path, monkeypatch):
+    """What is observed while it is copied waits in a queue; the file has what came before, and only that."""
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 10, seed=0, learns=False)
+    agent.start_learning()
+    copy, in_time = agent.replay_buffer.held, []
+
+    def copy_slowly() -> Any:
+        robot = threading.Thread(target=lambda: agent.observe(**GOOD))
+        robot.start()
+        robot.join(5)
+        in_time.append(not robot.is_alive())
+        return copy()
+
+    monkeypatch.setattr(agent.replay_buffer, "held", copy_slowly)
+    agent.save(tmp_path / "agent", include_buffer=True)
+    agent.stop_learning()
+    assert in_time == [True]
+    loaded = BDPI.load(tmp_path / "agent")
+    assert len(loaded.replay_buffer) == loaded.num_timesteps == 10
+    assert len(agent.replay_buffer) == agent.num_timesteps == 11
+
+
 @pytest.mark.parametrize("what", ["set_parameters", "load_replay_buffer", "set_env", "set_random_seed"])
 def test_whoever_changes_an_agent_waits_for_the_epoch(what, tmp_path):
     agent, other = (Watched("MlpPolicy", spaces_of("CartPole-v1"), seed=seed, **SMALL) for seed in (0, 1))

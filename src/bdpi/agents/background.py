@@ -56,7 +56,7 @@ class Background:
         self._stop = threading.Event()
         self._news = threading.Condition()
         #: held while networks and memory change; by the thread itself, when it saves the agent
-        self._working = threading.RLock()
+        self.working = threading.RLock()
         #: held while something is observed, which changes more than one thing
         self.observing = threading.RLock()
         #: held for a moment, while the copy that acts is read or written
@@ -117,10 +117,11 @@ class Background:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Everything observed is in the memory, and nothing changes, while this lasts."""
-        with self._working, self.observing:
-            self._take_over()
+        with self.working:
             self.publish()
-            yield
+            with self.observing:
+                self._take_over()
+                yield
 
     def _tell(self) -> None:
         with self._news:
@@ -133,7 +134,7 @@ class Background:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             while not self._stop.is_set() and self._agent_exists() is not None:
-                with self._working:
+                with self.working:
                     self._take_over()
                     self._look_after()
                     learns = self._due >= 1 and bool(self._has_experience())

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.numpy
 
@@ -24,6 +25,7 @@ from bdpi.agents.plain import Arrays
 FORMAT, VERSION = "bdpi agent", 1
 _DOCUMENT, _ARRAYS = "agent.json", "arrays.safetensors"
 _LARGEST_DOCUMENT = 64 << 20  # bytes
+_PIECE = 1 << 20  # bytes that are written at a time
 
 #: What comes out of NumPy's archives, and of Parquet, when they are damaged, or something else.
 UNREADABLE = (
@@ -55,12 +57,19 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
     """
     header = {"format": FORMAT, "version": VERSION}
     text = json.dumps({**header, **document}, indent=1, allow_nan=False).encode()
-    parts = {_DOCUMENT: text, _ARRAYS: safetensors.numpy.save(arrays)}
+    head = _head_of(arrays)
 
     def write(file: Any) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for name, content in parts.items():
-                archive.writestr(zipfile.ZipInfo(name), content)  # without the time: same agent, same file
+            archive.writestr(zipfile.ZipInfo(_DOCUMENT), text)  # without the time: same agent, same file
+            info = zipfile.ZipInfo(_ARRAYS)
+            info.file_size = len(head) + sum(array.nbytes for array in arrays.values())
+            with archive.open(info, "w") as part:
+                part.write(head)
+                for array in arrays.values():
+                    content = array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)
+                    for start in range(0, content.size, _PIECE):
+                        part.write(content[start : start + _PIECE].data)
 
     if not isinstance(path, str | os.PathLike):
         write(path)
@@ -68,6 +77,19 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
     target = with_ending(pathlib.Path(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     replace_file(target, write)
+
+
+def _head_of(arrays: Arrays) -> bytes:
+    """What is in front of the arrays in a file of safetensors, whose own functions keep other threads waiting while
+    they copy all arrays at once."""
+    head, end = {}, 0
+    for name, array in arrays.items():
+        kind = "BOOL" if array.dtype == bool else f"{array.dtype.kind.upper()}{8 * array.dtype.itemsize}"
+        head[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (end, end + array.nbytes)}
+        end += array.nbytes
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def replace_file(path: pathlib.Path, write: Callable[[Any], object]) -> None:

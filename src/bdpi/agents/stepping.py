@@ -286,6 +286,11 @@ class SteppingAlgorithm(CollectingAlgorithm):
         """While this lasts, nobody else sees the agent, which may be half changed."""
         return contextlib.nullcontext() if self._background is None else self._background.observing
 
+    def learning_held(self) -> contextlib.AbstractContextManager[Any]:
+        """While this lasts, networks and memory stay as they are. Nobody who observes waits for it: what is observed
+        meanwhile is taken into the memory afterwards."""
+        return contextlib.nullcontext() if self._background is None else self._background.working
+
     @contextlib.contextmanager
     def learning_paused(self) -> Iterator[None]:
         """While this lasts, nothing is learned in the background, and the memory holds all that was observed."""
