@@ -672,6 +672,7 @@ def test_demonstrations_are_autosaved(tmp_path):
     agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), **files, **SMALL)
     agent.add_demonstrations([tuple(GOOD.values())] * 20)
     drive(agent, gym.make("CartPole-v1"), 30, seed=0)
+    agent.close_journal()
     loaded = BDPI.load(tmp_path / "agent.zip", env=spaces_of("CartPole-v1"), journal=tmp_path / "robot.sqlite")
     assert loaded.replay_buffer.n_demonstrations == 20
     assert len(loaded.replay_buffer) == loaded.num_timesteps == 30

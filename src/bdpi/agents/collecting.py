@@ -165,8 +165,14 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         if isinstance(given, Journal):
             journal = given
             journal.check_spaces(self.observation_space, self.action_space)
+            journal.claim()
         else:
             journal = Journal(given, self.observation_space, self.action_space)
+            try:
+                journal.claim()
+            except BaseException:
+                journal.close()
+                raise
         if self._journal_id not in ("", journal.id):
             if journal.last:
                 journal.close()
@@ -187,6 +193,11 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         if take_in:
             self._take_in(journal)
         self._journaled = journal.last
+
+    def close_journal(self) -> None:
+        """Give the journal back, so that another agent can go on with it; what is observed afterwards is refused."""
+        if self._journal is not None:
+            self._journal.close()
 
     def _take_in(self, journal: Journal) -> None:
         """Learn of transitions that the agent has not counted yet."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,9 @@ class Step:
 
 class Journal:
     """A file of transitions.
+
+    Any number of them can be open at the same time, to read. Only one writes: an agent that has it, or else whoever
+    appends first, until it is closed.
 
     While it is open, nothing but a journal may open the file in the same process, not even to copy it: closing a file
     gives back all locks of its process, and then another program tidies away what is still being written.
@@ -126,6 +130,8 @@ class Journal:
         self._before = self._last - file.changes
         #: tells it from other journals
         self.id = file.about("id") or ""
+        #: lets others write; None: they may
+        self._release: weakref.finalize[..., Journal] | None = None
 
     def check_spaces(self, observation_space: spaces.Space[Any] | None, action_space: spaces.Space[Any] | None) -> None:
         """:raises JournalError: when the journal is of another environment; None: it does not matter"""
@@ -139,6 +145,16 @@ class Journal:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
+    def claim(self) -> None:
+        """Be the only one who writes, until the journal is closed; nothing happens to one that is only read.
+
+        :raises JournalError: when somebody else writes, in this program or in another one
+        """
+        if self._release is None and not self._file.read_only:
+            handle = self._file.lock()
+            if handle is not None:
+                self._release = weakref.finalize(self, os.close, handle)
+
     def append(self, *steps: Step) -> int:
         """Write a transition, or several, all or none; they are in the file when this returns. Returns the number of
         the last one, from 1 on.
@@ -146,6 +162,7 @@ class Journal:
         :raises JournalError: when they cannot be written, for instance to a full disk. What was written before stays.
         """
         rows = [self._row(step) for step in steps]
+        self.claim()
         before = self._file.changes
         with self._file.explained("written"):
             try:
@@ -263,6 +280,8 @@ class Journal:
     def close(self) -> None:
         """Everything is written already; this only gives the file back."""
         self._file.close()
+        if self._release is not None:
+            self._release()
 
     def __enter__(self) -> Journal:
         return self

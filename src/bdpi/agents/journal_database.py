@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
+import os
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -164,6 +166,40 @@ class JournalDatabase:
     def changes(self) -> int:
         """How many rows this connection has written, also those whose writer was interrupted afterwards."""
         return self._connection.total_changes
+
+    # -- whose it is --------------------------------------------------------------------------------------------
+
+    def lock(self) -> int | None:
+        """Be the only one who writes, here and in other programs. The lock ends when the file descriptor that this
+        returns is closed, or with the process, however it ends; None: there are no locks here.
+
+        :raises JournalError: when somebody else writes
+        """
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return None
+        # The log exists as long as anybody has the journal open. SQLite does not lock it: whoever closes it gives back
+        # no lock of SQLite's.
+        try:
+            handle = os.open(f"{self.path.resolve()}-wal", os.O_RDWR)
+        except OSError:
+            return None
+        for last_attempt in (False, True):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if last_attempt:
+                    os.close(handle)
+                    raise JournalError(
+                        f"{self.path} is being written by another agent: give each a journal of its own, or end the "
+                        "other program first. An agent in this one gives its journal back with close_journal()."
+                    ) from None
+                gc.collect()  # an agent that nobody has any more does not count
+            except OSError:  # some network file systems know no locks: better without than not at all
+                break
+        return handle
 
     # -- the rest -----------------------------------------------------------------------------------------------
 

@@ -314,9 +314,10 @@ class Session:
                 if self.draws:
                     self._draw(observer, should_stop, with_film=status == "finished")
             finally:
-                for closing in filter(None, (self.environment, self.tester)):
+                for closing in self._to_close():
                     with contextlib.suppress(Exception):  # foreign code, and everything is saved
-                        closing.close()
+                        if closing is not None:
+                            closing.close()
                 observer.ended()
         return Outcome(status, self.folder, self.progress.summary, error)
 
@@ -348,6 +349,10 @@ class Session:
             self._traceback = traceback.format_exc()
         self.progress.end()
         return status, message
+
+    def _to_close(self) -> tuple[Any, ...]:
+        """What is given back in the end; ``None``: there is no such thing."""
+        return self.environment, self.tester, self.agent._journal
 
     def _learn(self, should_stop: Callable[[], bool], observer: Observer) -> None:
         from bdpi.runs.keeper import Keeper
