@@ -657,6 +657,27 @@ def test_a_second_agent_is_refused(tmp_path):
     assert make(tmp_path / "robot.sqlite").num_timesteps == 16
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="files that are open stay where they are there")
+def test_a_journal_that_is_moved_or_deleted_is_noticed(tmp_path, monkeypatch):
+    path, elsewhere = tmp_path / "robot.sqlite", tmp_path / "elsewhere.sqlite"
+    monkeypatch.chdir(tmp_path)
+    agent = make(Path("robot.sqlite")).learn(10)
+    monkeypatch.chdir(tmp_path.parent)  # which changes nothing
+    agent.learn(1, reset_num_timesteps=False)
+    path.rename(elsewhere)
+    for _ in range(2):
+        with pytest.raises(JournalError, match=r"robot\.sqlite is no longer the journal.*moved, deleted or replaced"):
+            agent.learn(1, reset_num_timesteps=False)
+    path.write_bytes(b"")  # somebody else's
+    with pytest.raises(JournalError, match="no longer"):
+        agent.learn(1, reset_num_timesteps=False)
+    elsewhere.replace(path)
+    agent.learn(1, reset_num_timesteps=False)
+    assert len(agent._journal) == len(agent.replay_buffer) == 12
+    agent.close_journal()
+    assert len(make(path).replay_buffer) == 12
+
+
 def test_another_program_that_writes_is_noticed(tmp_path):
     """One that does not ask, or where nothing can be locked."""
     agent = make(tmp_path / "robot.sqlite").learn(10)

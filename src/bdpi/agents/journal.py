@@ -163,6 +163,7 @@ class Journal:
         """
         rows = [self._row(step) for step in steps]
         self.claim()
+        self._file.check_place()
         before = self._file.changes
         with self._file.explained("written"):
             try:

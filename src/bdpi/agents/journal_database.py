@@ -37,8 +37,10 @@ class JournalDatabase:
 
     def __init__(self, path: Path, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
+        self._absolute = str(path.absolute())
         with self.explained("opened"):
             self._connection = self._connect_to_read() if read_only else self._connect("mode=rwc")
+        self._identity = self._found()
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         name = f"{self.path.absolute().as_uri()}?{mode}"
@@ -168,6 +170,23 @@ class JournalDatabase:
         return self._connection.total_changes
 
     # -- whose it is --------------------------------------------------------------------------------------------
+
+    def _found(self) -> tuple[int, int] | None:
+        """Which file has the name of this one; None: there is none."""
+        try:
+            found = os.stat(self._absolute)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check_place(self) -> None:
+        """:raises JournalError: when the file that is written has lost its name, and nobody would find it again"""
+        if self._found() != self._identity:
+            raise JournalError(
+                f"{self.path} is no longer the journal that is being written: it was moved, deleted or replaced. Put "
+                "it back, with its -wal, and go on; or save the agent with its replay memory and load it with a new "
+                "journal."
+            )
 
     def lock(self) -> int | None:
         """Be the only one who writes, here and in other programs. The lock ends when the file descriptor that this
