@@ -657,6 +657,45 @@ def test_a_second_agent_is_refused(tmp_path):
     assert make(tmp_path / "robot.sqlite").num_timesteps == 16
 
 
+@pytest.mark.parametrize("include_buffer", [False, True])
+@pytest.mark.parametrize("in_background", [False, True])
+def test_interrupted_between_journal_and_memory(in_background, include_buffer, tmp_path, monkeypatch):
+    """Ctrl-C where it hurts most: the transition is in the journal, and nobody else knows of it."""
+    loop = ControlLoop(spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2))
+    seen = np.zeros(1, np.float32)
+
+    def rewards_of(agent: BDPI) -> list[float]:
+        return agent.replay_buffer.transitions().rewards.tolist()
+
+    def live(agent: BDPI, *rewards: float) -> None:
+        for reward in rewards:
+            agent.observe(seen, agent.act(seen), reward, seen, False, False)
+
+    def interrupted(store: Any) -> None:
+        raise KeyboardInterrupt
+
+    agent = BDPI("MlpPolicy", loop, journal=tmp_path / "robot.sqlite", **SMALL)
+    if in_background:
+        agent.start_learning()
+    live(agent, 0, 1, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(agent, "_change_memory", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            live(agent, 3)
+    agent.save(tmp_path / "at once", include_buffer=include_buffer)
+    live(agent, 4)
+    agent.save(tmp_path / "later", include_buffer=include_buffer)
+    agent.stop_learning()
+    assert rewards_of(agent) == [0, 1, 2, 3, 4]
+    assert agent.num_timesteps == 5
+    agent.close_journal()
+    for name in ("at once", "later"):
+        loaded = BDPI.load(tmp_path / name, env=loop, journal=tmp_path / "robot.sqlite")
+        assert rewards_of(loaded) == [0, 1, 2, 3, 4]
+        assert loaded.num_timesteps == 5
+        loaded.close_journal()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="files that are open stay where they are there")
 def test_a_journal_that_is_moved_or_deleted_is_noticed(tmp_path, monkeypatch):
     path, elsewhere = tmp_path / "robot.sqlite", tmp_path / "elsewhere.sqlite"

@@ -96,9 +96,13 @@ class Background:
         if self._error is not None:
             raise RuntimeError(f"learning in the background failed: {self._error}") from self._error
 
-    def later(self, store: Callable[[], object], epochs: float = 0.0) -> None:
-        """Have something done to the replay memory, between two epochs, and then more epochs made."""
-        self._waiting.append((store, epochs))
+    def defer(self, store: Callable[[], object]) -> None:
+        """Have something done to the replay memory, between two epochs. It is, however soon somebody interrupts."""
+        self._waiting.append((store, 0.0))
+
+    def make(self, epochs: float) -> None:
+        """Have more epochs made, after what was deferred until now."""
+        self._waiting.append((lambda: None, epochs))
         self._tell()
 
     @property

@@ -7,7 +7,7 @@ import copy
 import itertools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,6 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                     self.check_step(new_obs, rewards, dones, infos)
                 with self.observing():
                     self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
-                    self.num_timesteps += env.num_envs
                     self._episode_num += int(np.sum(dones))
                 self._action_masks = checks.masks_of(
                     _upcoming(env, dones, infos), self.action_space, self.num_timesteps
@@ -102,6 +101,9 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         continues = self._last_obs is not None
         if self._vec_normalize_env is not None:
             check_before_normalizing(self._vec_normalize_env, self)
+        if self._journal is not None:
+            with self.observing():
+                self._catch_up(self._journal)
         total_timesteps, callback = super()._setup_learn(*args, **kwargs)
         assert self.env is not None
         if self.num_timesteps == 0 or not continues:  # the environments were reset
@@ -127,7 +129,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         infos: list[dict[str, Any]],
         masks: tuple[BoolArray, BoolArray] | None,
     ) -> None:
-        """Keep one transition of each environment, first in the journal, then in the replay memory."""
+        """Keep one transition of each environment, first in the journal, then in the replay memory; and count it only
+        then: whoever is interrupted in between (Ctrl-C) finds it in the journal, now or after loading."""
 
         def store() -> None:
             self.replay_buffer.add(observations, next_observations, actions, rewards, dones, infos)
@@ -149,9 +152,19 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             )
 
         with self.observing():
+            journaled = self._journaled
             if self._journal is not None:
-                self._journaled = self._journal.append(*itertools.starmap(step_of, enumerate(infos)))
+                self._catch_up(self._journal)
+                journaled = self._journal.append(*itertools.starmap(step_of, enumerate(infos)))
             self._change_memory(store)
+            self.num_timesteps, self._journaled = self.num_timesteps + len(infos), journaled
+
+    def _catch_up(self, journal: Journal) -> None:
+        """Remember what is in the journal and nowhere else, because somebody was interrupted."""
+        if journal.last != self._journaled:
+            steps = list(journal.steps(after=self._journaled))
+            self._change_memory(lambda: self._add_to_memory(steps))
+            self.num_timesteps, self._journaled = self.num_timesteps + len(steps), journal.last
 
     def observing(self) -> contextlib.AbstractContextManager[Any]:
         """While this lasts, nobody else sees the agent, which may be half changed."""
@@ -207,15 +220,16 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             for step in journal.steps(after=self._journaled):
                 update_normalizer(normalizer, step)
         if len(self.replay_buffer) == 0:
-            self._read_journal(journal, after=max(0, journal.last - self.replay_buffer.buffer_size * self.n_envs))
+            last_ones = max(0, journal.last - self.replay_buffer.buffer_size * self.n_envs)
+            self._add_to_memory(journal.steps(after=last_ones))
         else:
-            self._read_journal(journal, after=self._journaled)
+            self._add_to_memory(journal.steps(after=self._journaled))
         self.num_timesteps += journal.last - self._journaled
 
-    def _read_journal(self, journal: Journal, after: int) -> None:
+    def _add_to_memory(self, steps: Iterable[Step]) -> None:
         """Take transitions into the replay memory, which has a row for all environments at a time."""
         row: list[Step] = []
-        for step in journal.steps(after):
+        for step in steps:
             row.append(step)
             if len(row) == self.n_envs:
                 self.replay_buffer.add_steps(row)

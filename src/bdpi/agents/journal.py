@@ -126,8 +126,7 @@ class Journal:
         self._size = sum(part.nbytes for part in self._parts)
         if not file.read_only:
             file.upgrade()
-        self._last = int(file.run("SELECT COALESCE(MAX(id), 0) FROM transitions")[0][0])
-        self._before = self._last - file.changes
+        self._before = int(file.run("SELECT COALESCE(MAX(id), 0) FROM transitions")[0][0]) - file.changes
         #: tells it from other journals
         self.id = file.about("id") or ""
         #: lets others write; None: they may
@@ -164,16 +163,16 @@ class Journal:
         rows = [self._row(step) for step in steps]
         self.claim()
         self._file.check_place()
-        before = self._file.changes
         with self._file.explained("written"):
+            before = self._file.changes
             try:
-                self._last = self._file.insert(rows)
+                last = self._file.insert(rows)
             except sqlite3.Error:
                 self._before -= self._file.changes - before  # some versions of SQLite count what they have undone
                 raise
-        if self._last != self._before + self._file.changes:
+        if last != self.last:
             raise JournalError(f"another program writes {self.path}, too: give each robot a journal of its own")
-        return self._last
+        return last
 
     def _row(self, step: Step) -> tuple[Any, ...]:
         if not abs(float(step.reward)) <= LARGEST_REWARD:
@@ -210,8 +209,9 @@ class Journal:
 
     @property
     def last(self) -> int:
-        """Number of the last transition; 0: there is none."""
-        return self._last
+        """Number of the last transition, also where whoever wrote it was interrupted; 0: there is none."""
+        with self._file.explained("read"):
+            return self._before + self._file.changes
 
     def steps(self, after: int = 0) -> Iterator[Step]:
         """Transitions in their order.

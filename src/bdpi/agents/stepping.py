@@ -126,13 +126,12 @@ class SteppingAlgorithm(CollectingAlgorithm):
             if self._vec_normalize_env is not None:
                 seen = Step(observation, action, float(kept_reward[0]), next_observation, terminated, truncated)
                 update_normalizer(self._vec_normalize_env, seen)
-            self.num_timesteps += 1
             self._acted_mask = None
             if done:
                 self._episode_num += 1
                 self._episodes_ended(np.array([0]))
         if self._background is not None:
-            self._background.later(lambda: None, self._epochs_per_step())
+            self._background.make(self._epochs_per_step())
 
     def learn_once(self) -> bool:
         """One learning epoch; returns whether there was enough experience for it.
@@ -305,7 +304,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
         if self._background is None:
             store()
         else:
-            self._background.later(store)
+            self._background.defer(store)
 
     def _epochs_per_step(self) -> float:
         """How many epochs a transition is worth."""
@@ -317,7 +316,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
     def _have_learned(self, background: Background, epochs: int) -> None:
         """:meth:`learn` has made some steps: have them learned from, and do not run too far ahead."""
         background.check()
-        background.later(lambda: None, epochs)
+        background.make(epochs)
         background.wait_until_due(_MOST_DUE)
         background.check()
 
