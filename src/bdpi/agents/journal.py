@@ -72,6 +72,7 @@ class Journal:
     :param action_space: likewise
     :param durable: wait for the disk after each transition
     :param read_only: nothing is appended. The file may be where nothing can be written, and is left as it is.
+    :param new_id: of a journal that does not exist yet; empty: one that no other has
     :raises JournalError: for a damaged or foreign file, or one of another environment
     """
 
@@ -83,6 +84,7 @@ class Journal:
         *,
         durable: bool = False,
         read_only: bool = False,
+        new_id: str = "",
     ) -> None:
         self.path = Path(path)
         may_be_new = not read_only and observation_space is not None and action_space is not None
@@ -94,7 +96,7 @@ class Journal:
                 is_new = self._file.is_empty()
                 if is_new and not may_be_new:
                     raise JournalError(f"there is no journal {self.path}: it was never finished")
-                self._open(is_new, observation_space, action_space, durable)
+                self._open(is_new, observation_space, action_space, durable, new_id)
         except BaseException:
             self._file.close()
             raise
@@ -105,6 +107,7 @@ class Journal:
         observation_space: spaces.Space[Any] | None,
         action_space: spaces.Space[Any] | None,
         durable: bool,
+        new_id: str,
     ) -> None:
         file = self._file
         if not is_new:
@@ -116,7 +119,7 @@ class Journal:
         if is_new:
             assert observation_space is not None
             assert action_space is not None
-            file.create(observation_space=observation_space, action_space=action_space)
+            file.create(new_id, observation_space=observation_space, action_space=action_space)
             file.check_identity()
         self.observation_space, self.action_space = (file.space(name) for name in ("observation_space", "action_space"))
         self.check_spaces(observation_space, action_space)

@@ -81,9 +81,10 @@ class JournalDatabase:
         marks = [self.run(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version")]
         return marks == [0, 0] and not self.run("SELECT 1 FROM sqlite_master LIMIT 1")
 
-    def create(self, **described: spaces.Space[Any]) -> None:
+    def create(self, new_id: str, **described: spaces.Space[Any]) -> None:
         """Make the tables.
 
+        :param new_id: tells it from other journals; empty: a random one
         :param described: spaces by their names
         """
         self.run("BEGIN IMMEDIATE")
@@ -100,7 +101,7 @@ class JournalDatabase:
         )
         for name, space in described.items():
             self.run("INSERT INTO about VALUES (?, ?)", (name, json.dumps(describe(space))))
-        self.run("INSERT INTO about VALUES ('id', ?)", (uuid.uuid4().hex,))
+        self.run("INSERT INTO about VALUES ('id', ?)", (new_id or uuid.uuid4().hex,))
         self.run("COMMIT")
 
     def check_identity(self) -> None:
