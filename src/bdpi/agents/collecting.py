@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq
+from stable_baselines3.common.type_aliases import GymEnv, RolloutReturn, TrainFreq
 from stable_baselines3.common.utils import should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
@@ -44,6 +44,12 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
     _action_masks: BoolArray | None = None
     #: steps and episodes that were collected since the agent learned last; not zero after a callback stopped training
     _collected: tuple[int, int] = (0, 0)
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        wrapped = OffPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+        checks.check_normalization(wrapped)
+        return wrapped
 
     def collect_rollouts(
         self,
