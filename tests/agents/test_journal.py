@@ -657,6 +657,19 @@ def test_a_second_agent_is_refused(tmp_path):
     assert make(tmp_path / "robot.sqlite").num_timesteps == 16
 
 
+def test_a_journal_that_is_closed(tmp_path):
+    loop = ControlLoop(spaces.Discrete(4), spaces.Discrete(2))
+    with Journal(tmp_path / "robot.sqlite", loop.observation_space, loop.action_space) as journal:
+        agent = BDPI("MlpPolicy", loop, journal=journal, **SMALL)
+        agent.observe(1, agent.act(1), 0.0, 2, False, False)
+    for _ in range(2):
+        with pytest.raises(
+            JournalError, match=r"robot\.sqlite is closed.*keep it open as long as its agent is at work"
+        ):
+            agent.observe(2, agent.act(2), 0.0, 3, False, False)
+    assert len(agent.replay_buffer) == agent.num_timesteps == 1
+
+
 @pytest.mark.parametrize("include_buffer", [False, True])
 @pytest.mark.parametrize("in_background", [False, True])
 def test_interrupted_between_journal_and_memory(in_background, include_buffer, tmp_path, monkeypatch):

@@ -239,6 +239,11 @@ class JournalDatabase:
             yield
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             text = str(error)
+            if "closed database" in text:
+                raise JournalError(
+                    f"the journal {self.path} is closed, and cannot be {what}: keep it open as long as its agent is at "
+                    "work, or load the agent with the journal again"
+                ) from error
             if "not a database" in text:
                 raise JournalError(f"{self.path} is not a journal: choose another file") from error
             remedy = ""
