@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.agents.files import UNREADABLE, refuse_journal, replace_file
+from bdpi.agents.files import UNREADABLE, new_partial, refuse_journal, replace_file
 from bdpi.agents.journal import Journal, JournalError
 from bdpi.agents.journal_columns import MASKS, Chunk, Columns
 
@@ -288,7 +288,7 @@ def _append(
     target = Path(journal_path)
     is_new = not target.exists() or target.stat().st_size == 0
     # A new journal is written beside its place: whoever looks there finds all of it, or nothing.
-    path = target.with_name(f".{target.name}.{os.getpid()}.partial") if is_new else target
+    path = new_partial(target) if is_new else target
     if not is_new:
         with Journal(path, columns.observation_space, columns.action_space):
             pass  # it is a journal, and of these spaces

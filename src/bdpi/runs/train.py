@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import platform
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from bdpi.runs.tester import Tester
 
 _FILES = ("journal", "autosave")  # of an agent, beside those in its run's folder
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_END = 10**12  # steps; learn() wants a number, but it is the Keeper that ends the run
 
 
@@ -346,6 +348,8 @@ class Session:
         except Exception as error:
             self._is_clean = False
             status, message = "failed", named(error)
+            if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+                message += f" (where {self.folder.path} is)"
             self._traceback = traceback.format_exc()
         self.progress.end()
         return status, message
