@@ -187,7 +187,7 @@ def test_a_resumed_run_goes_on_with_its_journal_and_its_autosave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def plan_with(name: str) -> Plan:
-        files = {"journal": f"{name}.sqlite", "autosave": f"{name}.zip", "autosave_minutes": 1e-3}
+        files = {"journal": f"{name}.sqlite", "autosave": f"{name}.zip", "autosave_minutes": 1e-6}
         return plan_of(episodes=15, hyperparameters={**SMALL, **files})
 
     def journal_of(name: str) -> list[tuple[Any, ...]]:
