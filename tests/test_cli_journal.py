@@ -282,3 +282,41 @@ def test_ctrl_c_keeps_what_was_learned(lake: Path) -> None:
     config = json.loads(Path("out/config.json").read_text())
     assert config["status"] == "interrupted"
     assert BDPI.load("out/agent.zip")._n_updates == config["result"]["epochs"] > 0
+
+
+FULL = """
+import resource, sys
+import numpy as np
+from gymnasium import spaces
+from bdpi import BDPI
+from bdpi.agents.journal import Journal, Step
+from bdpi.cli import app
+from bdpi.envs import ControlLoop
+
+box = spaces.Box(-1, 1, (500,), np.float32)
+with Journal("robot.sqlite", box, spaces.Discrete(2)) as journal:
+    for _ in range(60):
+        journal.append(Step(box.sample(), 0, 0.0, box.sample(), False, False))
+BDPI("MlpPolicy", ControlLoop(box, spaces.Discrete(2)), n_critics=2).save("robot.zip")
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+for command in (
+    "journal export robot.sqlite out.npz",
+    "journal export robot.sqlite out.parquet",
+    "export robot.zip out.h",
+    "train --offline robot.sqlite --epochs 1 --set batch_size=16 --set n_critics=2 --out offline",
+    "train CartPole-v1 --episodes 1 --set n_critics=2 --set batch_size=16 --set net_arch=[256] --out run",
+):
+    print(command.split()[-1], app(command.split(), standalone_mode=False), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files may grow there as they like")
+def test_a_full_disk_is_named(tmp_path):
+    """Files that may not grow any more are as good as a full disk, and do no harm to other tests."""
+    command = [sys.executable, "-c", FULL]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    said = [line for line in done.stderr.splitlines() if line.startswith("bdpi: ")]
+    assert len(said) == 5, done.stderr
+    for name, line in zip(("out.npz", "out.parquet", "out.h", "agent.zip", "agent.zip"), said, strict=True):
+        assert name in line
+        assert "too large" in line

@@ -1,10 +1,20 @@
 """Bad input gets an error that names the value and the remedy, and nothing collected is lost."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    VecEnv,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+    VecTransposeImage,
+)
 from stable_baselines3.dqn.policies import DQNPolicy
 
 from bdpi import BDPI, learner
@@ -224,3 +234,35 @@ def test_without_the_compiled_learner_torch_is_used_and_says_what_is_lost(monkey
     assert fingerprint(agent.learn(30)) == expected
     with pytest.raises(ValueError, match="not available: no compiler"):
         quick_agent(learner="native")
+
+
+def test_normalization_inside_of_what_changes_observations():
+    """What is remembered is what was there before it, and has to be what the agent sees."""
+
+    def carts(outside: Any) -> VecEnv:
+        return outside(VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")])))
+
+    def stacked(env: VecEnv) -> VecEnv:
+        return VecFrameStack(env, 3)
+
+    with pytest.raises(ValueError, match=r"VecNormalize is inside VecFrameStack.*VecNormalize\(VecFrameStack\(...\)\)"):
+        quick_agent(carts(stacked))
+    with pytest.raises(ValueError, match="VecNormalize is inside VecFrameStack"):
+        quick_agent(carts(lambda env: VecMonitor(stacked(env))))
+    agent = quick_agent(VecNormalize(stacked(DummyVecEnv([lambda: gym.make("CartPole-v1")]))))
+    with pytest.raises(ValueError, match="VecNormalize is inside VecFrameStack"):
+        agent.set_env(carts(stacked))
+    quick_agent(carts(VecMonitor)).learn(20)
+    eye = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    world = DummyVecEnv([lambda: Walk(spaces.Dict({"eye": eye, "arm": spaces.Box(-1, 1, (2,), np.float32)}))])
+    with pytest.raises(ValueError, match=r"inside VecTransposeImage.*VecNormalize\(VecTransposeImage\(...\)\)"):
+        quick_agent(VecNormalize(world, norm_obs_keys=["arm"]), "MultiInputPolicy")
+    quick_agent(VecNormalize(VecTransposeImage(world), norm_obs_keys=["arm"]), "MultiInputPolicy", fit_steps=1).learn(
+        20
+    )
+
+
+def test_keys_with_dots():
+    space = spaces.Dict({"arm.left": spaces.Box(-1, 1, (2,), np.float32)})
+    with pytest.raises(ValueError, match=r"the key 'arm\.left' of the observations cannot be used.*without dots"):
+        quick_agent(Walk(space), "MultiInputPolicy")

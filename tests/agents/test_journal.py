@@ -115,6 +115,7 @@ def make(path: Path | None = None, **arguments: Any) -> BDPI:
 
 def test_an_agent_finds_its_experience_again(tmp_path):
     first = make(tmp_path / "robot.sqlite").learn(70)
+    first.close_journal()
     again = make(tmp_path / "robot.sqlite")
     assert again.num_timesteps == 70
     before, after = first.replay_buffer.transitions(), again.replay_buffer.transitions()
@@ -138,10 +139,12 @@ def test_a_checkpoint_and_what_came_after_it(tmp_path):
     agent = make(tmp_path / "robot.sqlite").learn(50)
     agent.save(tmp_path / "agent")
     agent.learn(20, reset_num_timesteps=False)  # and then it crashes
+    agent.close_journal()
     loaded = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "robot.sqlite")
     assert loaded.num_timesteps == len(loaded.replay_buffer) == 70
     other = make(tmp_path / "other.sqlite").learn(200)
     assert other._journaled == 200
+    other.close_journal()
     with pytest.raises(ValueError, match="is not the journal that this agent has written"):
         BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "other.sqlite")
     new = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "new.sqlite")
@@ -176,11 +179,13 @@ def test_normalization_after_a_crash(what, tmp_path):
     agent.save(tmp_path / "agent")
     live(agent, 33)  # and then it crashes
     wanted = statistics_of(agent)
-    agent._journal.close()
+    agent.close_journal()
     loaded = BDPI.load(tmp_path / "agent", env=loop(), journal=tmp_path / "robot.sqlite")
     assert statistics_of(loaded) == wanted
+    loaded.close_journal()
     again = BDPI(policy, loop(), journal=tmp_path / "robot.sqlite", **SMALL)
     assert statistics_of(again) == wanted
+    again.close_journal()
     own = loop()
     own.ret_rms.update(np.arange(5.0))  # somebody's own statistics, which may be of this journal
     mine = describe_normalizer(own)[1]["ret_rms.mean"]
@@ -197,6 +202,7 @@ def test_normalization_of_several_environments_after_a_crash(tmp_path):
     agent = BDPI("MlpPolicy", envs(), journal=tmp_path / "robot.sqlite", **SMALL).learn(100)
     agent.save(tmp_path / "agent")
     agent.learn(300, reset_num_timesteps=False)
+    agent.close_journal()
     loaded = BDPI.load(tmp_path / "agent", env=envs(), journal=tmp_path / "robot.sqlite")
     found, wanted = loaded.get_vec_normalize_env(), agent.get_vec_normalize_env()
     assert found.obs_rms.count == pytest.approx(wanted.obs_rms.count)
@@ -288,6 +294,7 @@ def test_several_environments_masks_and_dicts(tmp_path):
     BDPI("MlpPolicy", env, journal=tmp_path / "three.sqlite", **SMALL).learn(60)
     again = BDPI("MlpPolicy", env, journal=tmp_path / "three.sqlite", **SMALL)
     assert len(again.replay_buffer) == again.num_timesteps == 60
+    again.close_journal()
     assert len(make(tmp_path / "three.sqlite").replay_buffer) == 60
     with Journal(tmp_path / "three.sqlite") as journal:
         steps = list(journal.steps())
@@ -302,6 +309,7 @@ def test_several_environments_masks_and_dicts(tmp_path):
     agent = BDPI("MultiInputPolicy", loop, journal=tmp_path / "dict.sqlite", **SMALL)
     seen = {"arm": np.zeros(2, np.float32), "mode": 2}
     agent.observe(seen, agent.act(seen, mask=[1, 0, 1]), 1.0, seen, False, False, next_mask=[0, 1, 1])
+    agent.close_journal()
     held = BDPI("MultiInputPolicy", loop, journal=tmp_path / "dict.sqlite", **SMALL).replay_buffer.transitions()
     assert held.masks.tolist() == [[True, False, True]]
     assert held.next_masks.tolist() == [[False, True, True]]
@@ -629,14 +637,108 @@ def test_reading_leaves_nothing_behind(tmp_path):
         Journal(tmp_path / "new.sqlite", journal.observation_space, journal.action_space, read_only=True)
 
 
-def test_two_programs_write_one_journal_in_turn(tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing can be locked there")
+def test_a_second_agent_is_refused(tmp_path):
+    """In this process; others look at the journal, and somebody who appends without an agent is refused, too."""
     first = make(tmp_path / "robot.sqlite").learn(10)
-    second = make(tmp_path / "robot.sqlite")
-    second.learn(10, reset_num_timesteps=False)
+    for _ in range(2):
+        with pytest.raises(JournalError, match=r"robot\.sqlite is being written by another agent.*close_journal"):
+            make(tmp_path / "robot.sqlite")
+        with Journal(tmp_path / "robot.sqlite") as journal:
+            (step,) = journal.steps(after=9)
+            with pytest.raises(JournalError, match="is being written by another agent"):
+                journal.append(step)
+    first.learn(5, reset_num_timesteps=False)
+    assert examine(tmp_path / "robot.sqlite").transitions == 15
+    first.close_journal()
+    second = make(tmp_path / "robot.sqlite").learn(1, reset_num_timesteps=False)
+    assert len(second._journal) == 16
+    del second  # nor does an agent that nobody has any more keep its journal from others
+    assert make(tmp_path / "robot.sqlite").num_timesteps == 16
+
+
+def test_a_journal_that_is_closed(tmp_path):
+    loop = ControlLoop(spaces.Discrete(4), spaces.Discrete(2))
+    with Journal(tmp_path / "robot.sqlite", loop.observation_space, loop.action_space) as journal:
+        agent = BDPI("MlpPolicy", loop, journal=journal, **SMALL)
+        agent.observe(1, agent.act(1), 0.0, 2, False, False)
+    for _ in range(2):
+        with pytest.raises(
+            JournalError, match=r"robot\.sqlite is closed.*keep it open as long as its agent is at work"
+        ):
+            agent.observe(2, agent.act(2), 0.0, 3, False, False)
+    assert len(agent.replay_buffer) == agent.num_timesteps == 1
+
+
+@pytest.mark.parametrize("include_buffer", [False, True])
+@pytest.mark.parametrize("in_background", [False, True])
+def test_interrupted_between_journal_and_memory(in_background, include_buffer, tmp_path, monkeypatch):
+    """Ctrl-C where it hurts most: the transition is in the journal, and nobody else knows of it."""
+    loop = ControlLoop(spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2))
+    seen = np.zeros(1, np.float32)
+
+    def rewards_of(agent: BDPI) -> list[float]:
+        return agent.replay_buffer.transitions().rewards.tolist()
+
+    def live(agent: BDPI, *rewards: float) -> None:
+        for reward in rewards:
+            agent.observe(seen, agent.act(seen), reward, seen, False, False)
+
+    def interrupted(store: Any) -> None:
+        raise KeyboardInterrupt
+
+    agent = BDPI("MlpPolicy", loop, journal=tmp_path / "robot.sqlite", **SMALL)
+    if in_background:
+        agent.start_learning()
+    live(agent, 0, 1, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(agent, "_change_memory", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            live(agent, 3)
+    agent.save(tmp_path / "at once", include_buffer=include_buffer)
+    live(agent, 4)
+    agent.save(tmp_path / "later", include_buffer=include_buffer)
+    agent.stop_learning()
+    assert rewards_of(agent) == [0, 1, 2, 3, 4]
+    assert agent.num_timesteps == 5
+    agent.close_journal()
+    for name in ("at once", "later"):
+        loaded = BDPI.load(tmp_path / name, env=loop, journal=tmp_path / "robot.sqlite")
+        assert rewards_of(loaded) == [0, 1, 2, 3, 4]
+        assert loaded.num_timesteps == 5
+        loaded.close_journal()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files that are open stay where they are there")
+def test_a_journal_that_is_moved_or_deleted_is_noticed(tmp_path, monkeypatch):
+    path, elsewhere = tmp_path / "robot.sqlite", tmp_path / "elsewhere.sqlite"
+    monkeypatch.chdir(tmp_path)
+    agent = make(Path("robot.sqlite")).learn(10)
+    monkeypatch.chdir(tmp_path.parent)  # which changes nothing
+    agent.learn(1, reset_num_timesteps=False)
+    path.rename(elsewhere)
+    for _ in range(2):
+        with pytest.raises(JournalError, match=r"robot\.sqlite is no longer the journal.*moved, deleted or replaced"):
+            agent.learn(1, reset_num_timesteps=False)
+    path.write_bytes(b"")  # somebody else's
+    with pytest.raises(JournalError, match="no longer"):
+        agent.learn(1, reset_num_timesteps=False)
+    elsewhere.replace(path)
+    agent.learn(1, reset_num_timesteps=False)
+    assert len(agent._journal) == len(agent.replay_buffer) == 12
+    agent.close_journal()
+    assert len(make(path).replay_buffer) == 12
+
+
+def test_another_program_that_writes_is_noticed(tmp_path):
+    """One that does not ask, or where nothing can be locked."""
+    agent = make(tmp_path / "robot.sqlite").learn(10)
+    with contextlib.closing(sqlite3.connect(tmp_path / "robot.sqlite")) as connection:
+        names = "observation, action, reward, next_observation, terminated, truncated"
+        connection.execute(f"INSERT INTO transitions ({names}) SELECT {names} FROM transitions")
+        connection.commit()
     with pytest.raises(JournalError, match="another program writes"):
-        first.learn(1, reset_num_timesteps=False)
-    with Journal(tmp_path / "robot.sqlite") as journal:
-        assert len(journal) == 21  # nothing is lost
+        agent.learn(1, reset_num_timesteps=False)
 
 
 def test_a_journal_can_be_copied(tmp_path):

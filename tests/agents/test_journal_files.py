@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from bdpi import BDPI
 from bdpi.agents.journal import Journal, JournalError, Step
+from bdpi.agents.journal_columns import Columns
 from bdpi.agents.journal_files import export_npz, export_parquet, import_npz, import_parquet
+from bdpi.envs import ControlLoop
 
 SPACES = [
     spaces.Box(-1, np.inf, (2, 3), np.float32),
@@ -305,6 +308,44 @@ def test_a_journal_that_a_robot_has_open_is_read_but_not_added_to(tmp_path):
         assert len(robot) == 14
     assert import_npz(file, path) == 13
     assert len(read(path)) == 27
+
+
+@kinds
+def test_an_agent_goes_on_with_its_journal_that_was_exported_and_imported(kind: Kind, tmp_path: Path) -> None:
+    export, import_, ending = kind
+    loop = ControlLoop(spaces.Discrete(4), spaces.Discrete(2))
+    small: dict[str, Any] = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 1}
+    agent = BDPI("MlpPolicy", loop, journal=tmp_path / "robot.sqlite", **small)
+    for number in range(12):
+        agent.observe(number % 4, agent.act(number % 4), float(number), (number + 1) % 4, False, False)
+        if number == 9:
+            agent.save(tmp_path / "agent.zip")
+    agent.close_journal()
+    with Journal(tmp_path / "robot.sqlite", read_only=True) as journal:
+        export(journal, tmp_path / f"robot.{ending}")
+    assert import_(tmp_path / f"robot.{ending}", tmp_path / "again.sqlite") == 12
+    again = BDPI.load(tmp_path / "agent.zip", env=loop, journal=tmp_path / "again.sqlite")
+    assert again.replay_buffer.transitions().rewards.tolist() == list(range(12))
+    assert again.num_timesteps == 12
+    with Journal(tmp_path / "other.sqlite", loop.observation_space, loop.action_space) as other:
+        own = other.id
+    with Journal(tmp_path / "other.sqlite") as other:
+        other.append(Step(1, 0, 0.0, 2, False, False))
+    import_(tmp_path / f"robot.{ending}", tmp_path / "other.sqlite")
+    with Journal(tmp_path / "other.sqlite") as other:
+        assert other.id == own != journal.id
+
+
+def test_exports_without_an_id() -> None:
+    """Earlier versions wrote none; and what makes no sense is none."""
+    columns = Columns(spaces.Discrete(4), spaces.Discrete(2), "some journal")
+    about = json.loads(columns.as_json())
+    assert Columns.from_json(json.dumps(about)).journal_id == "some journal"
+    del about["id"]
+    assert Columns.from_json(json.dumps(about)).journal_id == ""
+    for wrong in (7, "x" * 10_000):
+        with pytest.raises(ValueError, match="the id of its journal is"):
+            Columns.from_json(json.dumps({**about, "id": wrong}))
 
 
 def test_a_full_disk_adds_nothing(tmp_path, monkeypatch):

@@ -5,13 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gymnasium import spaces
 from typer.testing import CliRunner
 
+from bdpi import BDPI
 from bdpi.agents.journal import Journal, JournalError, Step
 from bdpi.cli import app
+from bdpi.envs import ControlLoop
 
+LOOP = ControlLoop(spaces.Box(0, 1e6, (3,), np.float32), spaces.Discrete(2))
 ROBOT = """
 import contextlib, sys
 from pathlib import Path
@@ -37,6 +41,7 @@ def second_journal():
 def loaded():
     global agent
     agent.save("robot.zip")
+    agent.close_journal()
     agent = BDPI.load("robot.zip", env=loop, journal="robot.sqlite")
 
 
@@ -108,6 +113,8 @@ def test_whoever_looks_at_the_journal_of_a_running_robot(tmp_path, monkeypatch):
                 with Journal("robot.sqlite") as journal:
                     assert len(journal) == written, way
                 assert Path("robot.sqlite-wal").exists(), way
+                with pytest.raises(JournalError, match="is being written by another agent"):
+                    BDPI("MlpPolicy", LOOP, journal="robot.sqlite")
                 say(10)
                 written += 10
             result = CliRunner().invoke(app, ["journal", "import", "robot.sqlite", "robot.npz"])
@@ -118,6 +125,7 @@ def test_whoever_looks_at_the_journal_of_a_running_robot(tmp_path, monkeypatch):
     with Journal("robot.sqlite") as journal:
         assert [step.reward for step in journal.steps()] == list(range(written))
     assert CliRunner().invoke(app, ["journal", "import", "robot.sqlite", "robot.npz"]).exit_code == 0
+    assert BDPI("MlpPolicy", LOOP, journal="robot.sqlite").num_timesteps > written  # a robot that was killed is gone
 
 
 MAKER = """

@@ -1,6 +1,7 @@
 """Agents that are called step by step, and agents that learn in the background."""
 
 import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -409,6 +410,38 @@ def test_whoever_is_interrupted_while_the_rest_is_learned_can_stop(monkeypatch):
     assert agent._n_updates + agent.epochs_due == 45
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no timers that interrupt")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted where nobody can be told
+def test_whoever_is_interrupted_while_learning_starts_can_start_again():
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 20, seed=0, learns=False)
+    usual, before, interrupted = sys.getswitchinterval(), signal.getsignal(signal.SIGALRM), 0
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for attempt in range(100):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 + attempt % 20 * 2e-3)
+                agent.start_learning()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                agent.stop_learning()
+            except KeyboardInterrupt:
+                interrupted += 1
+                agent.stop_learning()  # perhaps it had just started
+                assert sys.getswitchinterval() == usual
+                assert gc.get_freeze_count() == 0
+            if interrupted == 10:
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 0
+    made = agent._n_updates
+    agent.start_learning()
+    drive(agent, gym.make("CartPole-v1"), 5, seed=1, learns=False)
+    agent.stop_learning(finish=True)
+    assert agent._n_updates == made + 5
+
+
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
 @pytest.mark.parametrize(
     "space",
@@ -522,6 +555,29 @@ class Watched(BDPI):
         return state_of(self), id(self.replay_buffer), id(self.env), id(self._vec_normalize_env), id(self._generator)
 
 
+def test_nobody_waits_for_the_memory_to_be_saved(tmp_path, monkeypatch):
+    """What is observed while it is copied waits in a queue; the file has what came before, and only that."""
+    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    drive(agent, gym.make("CartPole-v1"), 10, seed=0, learns=False)
+    agent.start_learning()
+    copy, in_time = agent.replay_buffer.held, []
+
+    def copy_slowly() -> Any:
+        robot = threading.Thread(target=lambda: agent.observe(**GOOD))
+        robot.start()
+        robot.join(5)
+        in_time.append(not robot.is_alive())
+        return copy()
+
+    monkeypatch.setattr(agent.replay_buffer, "held", copy_slowly)
+    agent.save(tmp_path / "agent", include_buffer=True)
+    agent.stop_learning()
+    assert in_time == [True]
+    loaded = BDPI.load(tmp_path / "agent")
+    assert len(loaded.replay_buffer) == loaded.num_timesteps == 10
+    assert len(agent.replay_buffer) == agent.num_timesteps == 11
+
+
 @pytest.mark.parametrize("what", ["set_parameters", "load_replay_buffer", "set_env", "set_random_seed"])
 def test_whoever_changes_an_agent_waits_for_the_epoch(what, tmp_path):
     agent, other = (Watched("MlpPolicy", spaces_of("CartPole-v1"), seed=seed, **SMALL) for seed in (0, 1))
@@ -616,6 +672,7 @@ def test_demonstrations_are_autosaved(tmp_path):
     agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), **files, **SMALL)
     agent.add_demonstrations([tuple(GOOD.values())] * 20)
     drive(agent, gym.make("CartPole-v1"), 30, seed=0)
+    agent.close_journal()
     loaded = BDPI.load(tmp_path / "agent.zip", env=spaces_of("CartPole-v1"), journal=tmp_path / "robot.sqlite")
     assert loaded.replay_buffer.n_demonstrations == 20
     assert len(loaded.replay_buffer) == loaded.num_timesteps == 30

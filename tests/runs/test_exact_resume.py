@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bdpi.agents import AGENTS
+from bdpi.agents.journal import Journal
 from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise, Retracing
 from bdpi.runs import keeper
 from bdpi.runs.episodes import read_monitor
@@ -180,3 +181,60 @@ def test_a_real_robot_is_never_moved_just_to_come_back(tmp_path: Path) -> None:
     assert session.run(should_stop=lambda: next(asked, None) is None).status == "interrupted"
     assert json.loads((tmp_path / "episode.json").read_text()) is None
     assert prepare_resumption(tmp_path).run().status == "finished"
+
+
+def test_a_resumed_run_goes_on_with_its_journal_and_its_autosave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan_with(name: str) -> Plan:
+        files = {"journal": f"{name}.sqlite", "autosave": f"{name}.zip", "autosave_minutes": 1e-6}
+        return plan_of(episodes=15, hyperparameters={**SMALL, **files})
+
+    def journal_of(name: str) -> list[tuple[Any, ...]]:
+        with Journal(tmp_path / f"{name}.sqlite", read_only=True) as journal:
+            return [(int(step.observation), step.action, int(step.next_observation)) for step in journal.steps()]
+
+    monkeypatch.chdir(tmp_path)
+    whole = uninterrupted(plan_with("whole"), tmp_path / "whole")
+    rng, status, path = np.random.default_rng(2), "new", tmp_path / "parts"
+    while status != "finished":
+        (tmp_path / "parts.zip").unlink(missing_ok=True)
+        asked = iter(range(int(rng.integers(20, 60))))
+        session = prepare(plan_with("parts"), path) if status == "new" else prepare_resumption(path)
+        session.draws = False
+        monkeypatch.chdir(path.parent.parent)  # a run may be resumed from anywhere
+        status = session.run(should_stop=lambda asked=asked: next(asked, None) is None).status
+        assert (tmp_path / "parts.zip").exists()
+        del session
+    assert result_of(path) == whole
+    assert journal_of("parts") == journal_of("whole")
+    assert len(journal_of("whole")) == whole[3]
+
+
+def test_a_killed_run_goes_on_with_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is as if it had not been killed, except that the steps since its last checkpoint are in the journal twice."""
+    monkeypatch.setattr(keeper, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(keeper, "_CHECKPOINT_SHARE", 0.5)
+    files = {name: {"journal": str(tmp_path / f"{name}.sqlite")} for name in ("whole", "killed")}
+    plans = {name: plan_of(episodes=12, hyperparameters={**SMALL, **file}) for name, file in files.items()}
+    whole = uninterrupted(plans["whole"], tmp_path / "whole")
+    path, finished, kills = tmp_path / "killed", False, 0
+    while not finished:
+        asked = iter(range(60))
+
+        def die(asked: Any = asked) -> bool:
+            if next(asked, None) is None:
+                raise SystemExit
+            return False
+
+        session = prepare_resumption(path) if path.exists() else prepare(plans["killed"], path)
+        session.draws = False
+        try:
+            finished = session.run(should_stop=die).status == "finished"
+        except SystemExit:
+            kills += 1
+        del session
+    assert kills > 0
+    assert result_of(path) == whole
+    with Journal(tmp_path / "killed.sqlite", read_only=True) as journal:
+        assert len(journal) > whole[3]

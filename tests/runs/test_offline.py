@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,21 @@ def test_the_robot_goes_on_with_what_was_learned(lake, tmp_path):
     agent.observe(3, agent.act(3), 0.0, 4, False, False)
     assert agent.learn_once()
     assert len(agent._journal) == N + 1
+
+
+def test_the_robot_does_not_take_another_journal_for_its_own(lake, tmp_path):
+    prepare_offline(plan(lake), tmp_path / "out").run()
+    with Journal(lake, read_only=True) as journal:
+        loop = ControlLoop(journal.observation_space, journal.action_space)
+    with Journal(tmp_path / "other.sqlite", loop.observation_space, loop.action_space) as journal:
+        for _ in range(N + 100):
+            journal.append(Step(1, 2, 0.0, 2, False, False))
+    with pytest.raises(ValueError, match=r"other\.sqlite is not the journal that this agent has written"):
+        BDPI.load(tmp_path / "out" / "agent.zip", env=loop, journal=tmp_path / "other.sqlite")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing was lost
+        agent = BDPI.load(tmp_path / "out" / "agent.zip", env=loop, journal=tmp_path / "new.sqlite")
+    assert len(agent.replay_buffer) == agent.num_timesteps == N
 
 
 def test_an_environment_to_try_it_in(lake, tmp_path):

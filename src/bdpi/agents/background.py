@@ -56,7 +56,7 @@ class Background:
         self._stop = threading.Event()
         self._news = threading.Condition()
         #: held while networks and memory change; by the thread itself, when it saves the agent
-        self._working = threading.RLock()
+        self.working = threading.RLock()
         #: held while something is observed, which changes more than one thing
         self.observing = threading.RLock()
         #: held for a moment, while the copy that acts is read or written
@@ -76,10 +76,11 @@ class Background:
     def _end(self) -> None:
         self._stop.set()
         self._tell()
-        self._thread.join()
+        with contextlib.suppress(RuntimeError):  # whose start was interrupted; if it still comes, it finds it is to end
+            self._thread.join()
 
     def stop(self) -> None:
-        """End the thread after its current epoch, and take over what was observed until now."""
+        """End the thread after its current epoch, if there is one, and take over what was observed until now."""
         self._end()
         self._undo_start()
         self._take_over()
@@ -95,9 +96,13 @@ class Background:
         if self._error is not None:
             raise RuntimeError(f"learning in the background failed: {self._error}") from self._error
 
-    def later(self, store: Callable[[], object], epochs: float = 0.0) -> None:
-        """Have something done to the replay memory, between two epochs, and then more epochs made."""
-        self._waiting.append((store, epochs))
+    def defer(self, store: Callable[[], object]) -> None:
+        """Have something done to the replay memory, between two epochs. It is, however soon somebody interrupts."""
+        self._waiting.append((store, 0.0))
+
+    def make(self, epochs: float) -> None:
+        """Have more epochs made, after what was deferred until now."""
+        self._waiting.append((lambda: None, epochs))
         self._tell()
 
     @property
@@ -116,10 +121,11 @@ class Background:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Everything observed is in the memory, and nothing changes, while this lasts."""
-        with self._working, self.observing:
-            self._take_over()
+        with self.working:
             self.publish()
-            yield
+            with self.observing:
+                self._take_over()
+                yield
 
     def _tell(self) -> None:
         with self._news:
@@ -132,7 +138,7 @@ class Background:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             while not self._stop.is_set() and self._agent_exists() is not None:
-                with self._working:
+                with self.working:
                     self._take_over()
                     self._look_after()
                     learns = self._due >= 1 and bool(self._has_experience())

@@ -77,7 +77,8 @@ class EnsembleAlgorithm(SavingAlgorithm):
     :param journal: file in which every transition is before the agent acts again; what is in it already becomes the
         agent's experience. See :class:`~bdpi.agents.journal.Journal`.
     :param autosave: file to which the agent is saved now and then, in :meth:`learn`, in :meth:`learn_once` or in the
-        background; see :meth:`save`. ``observe`` alone never does: it must not keep a robot waiting.
+        background; see :meth:`save`. ``observe`` alone never does, and waits for the background's only while it copies
+        counters and statistics.
     :param autosave_minutes: between two savings
     :param asynchronous: :meth:`learn` learns in the background while it acts. Results are then not repeatable.
     :param _init_setup_model: build the networks at once

@@ -8,6 +8,15 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import (
+    VecCheckNan,
+    VecEnv,
+    VecEnvWrapper,
+    VecMonitor,
+    VecNormalize,
+    VecVideoRecorder,
+    unwrap_vec_normalize,
+)
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> None:
@@ -59,6 +68,21 @@ def check_environment(env: Any) -> None:
     check_observation_space(env.observation_space)
 
 
+def check_normalization(env: VecEnv) -> None:
+    """``VecNormalize`` is outside of all that changes observations: agents remember them as they are before it, which
+    has to be what the wrappers around it take."""
+    wrapper = env
+    while isinstance(wrapper, VecEnvWrapper) and not isinstance(wrapper, VecNormalize):
+        inner = wrapper.venv
+        if unwrap_vec_normalize(inner) is not None and type(wrapper) not in (VecMonitor, VecCheckNan, VecVideoRecorder):
+            name = type(wrapper).__name__
+            raise ValueError(
+                f"VecNormalize is inside {name}, so that observations before it are not what the agent sees: put it "
+                f"outside, VecNormalize({name}(...))"
+            )
+        wrapper = inner
+
+
 def check_policy(policy: Any, names: dict[str, Any], base: type, env: Any) -> None:
     """A policy's name or class, fit for the observations."""
     known = policy in names if isinstance(policy, str) else isinstance(policy, type) and issubclass(policy, base)
@@ -88,6 +112,12 @@ def check_action_space(space: spaces.Space[Any]) -> None:
 
 def check_observation_space(space: spaces.Space[Any]) -> None:
     """The kinds of observations that the policies can take."""
+    for key in space.spaces if isinstance(space, spaces.Dict) else ():
+        if "." in key or not key:
+            raise ValueError(
+                f"the key {key!r} of the observations cannot be used, because networks and files have names with dots "
+                "between their parts: give it another name, without dots"
+            )
     parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
     for part in parts:
         if not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):

@@ -7,7 +7,7 @@ import copy
 import itertools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq
+from stable_baselines3.common.type_aliases import GymEnv, RolloutReturn, TrainFreq
 from stable_baselines3.common.utils import should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
@@ -45,6 +45,12 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
     #: steps and episodes that were collected since the agent learned last; not zero after a callback stopped training
     _collected: tuple[int, int] = (0, 0)
 
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        wrapped = OffPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+        checks.check_normalization(wrapped)
+        return wrapped
+
     def collect_rollouts(
         self,
         env: VecEnv,
@@ -72,7 +78,6 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                     self.check_step(new_obs, rewards, dones, infos)
                 with self.observing():
                     self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
-                    self.num_timesteps += env.num_envs
                     self._episode_num += int(np.sum(dones))
                 self._action_masks = checks.masks_of(
                     _upcoming(env, dones, infos), self.action_space, self.num_timesteps
@@ -102,6 +107,9 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         continues = self._last_obs is not None
         if self._vec_normalize_env is not None:
             check_before_normalizing(self._vec_normalize_env, self)
+        if self._journal is not None:
+            with self.observing():
+                self._catch_up(self._journal)
         total_timesteps, callback = super()._setup_learn(*args, **kwargs)
         assert self.env is not None
         if self.num_timesteps == 0 or not continues:  # the environments were reset
@@ -127,7 +135,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         infos: list[dict[str, Any]],
         masks: tuple[BoolArray, BoolArray] | None,
     ) -> None:
-        """Keep one transition of each environment, first in the journal, then in the replay memory."""
+        """Keep one transition of each environment, first in the journal, then in the replay memory; and count it only
+        then: whoever is interrupted in between (Ctrl-C) finds it in the journal, now or after loading."""
 
         def store() -> None:
             self.replay_buffer.add(observations, next_observations, actions, rewards, dones, infos)
@@ -149,21 +158,40 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             )
 
         with self.observing():
+            journaled = self._journaled
             if self._journal is not None:
-                self._journaled = self._journal.append(*itertools.starmap(step_of, enumerate(infos)))
+                self._catch_up(self._journal)
+                journaled = self._journal.append(*itertools.starmap(step_of, enumerate(infos)))
             self._change_memory(store)
+            self.num_timesteps, self._journaled = self.num_timesteps + len(infos), journaled
+
+    def _catch_up(self, journal: Journal) -> None:
+        """Remember what is in the journal and nowhere else, because somebody was interrupted."""
+        if journal.last != self._journaled:
+            steps = list(journal.steps(after=self._journaled))
+            self._change_memory(lambda: self._add_to_memory(steps))
+            self.num_timesteps, self._journaled = self.num_timesteps + len(steps), journal.last
 
     def observing(self) -> contextlib.AbstractContextManager[Any]:
         """While this lasts, nobody else sees the agent, which may be half changed."""
         return contextlib.nullcontext()
 
-    def _open_journal(self, given: str | os.PathLike[str] | Journal) -> None:
-        """Go on with a journal, and with what is in it."""
+    def _open_journal(self, given: str | os.PathLike[str] | Journal, *, take_in: bool = True) -> None:
+        """Go on with a journal, and with what is in it.
+
+        :param take_in: what the agent has not seen yet; no: that is about to be repeated
+        """
         if isinstance(given, Journal):
             journal = given
             journal.check_spaces(self.observation_space, self.action_space)
+            journal.claim()
         else:
             journal = Journal(given, self.observation_space, self.action_space)
+            try:
+                journal.claim()
+            except BaseException:
+                journal.close()
+                raise
         if self._journal_id not in ("", journal.id):
             if journal.last:
                 journal.close()
@@ -181,22 +209,33 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             self._journaled = journal.last
         self._journal_id = journal.id
         self._journal = journal
+        if take_in:
+            self._take_in(journal)
+        self._journaled = journal.last
+
+    def close_journal(self) -> None:
+        """Give the journal back, so that another agent can go on with it; what is observed afterwards is refused."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def _take_in(self, journal: Journal) -> None:
+        """Learn of transitions that the agent has not counted yet."""
         normalizer = self._vec_normalize_env
         # Statistics that a new agent finds are somebody's own, who knows what they are of.
         if normalizer is not None and (self.num_timesteps > 0 or is_fresh(normalizer)):
             for step in journal.steps(after=self._journaled):
                 update_normalizer(normalizer, step)
         if len(self.replay_buffer) == 0:
-            self._read_journal(journal, after=max(0, journal.last - self.replay_buffer.buffer_size * self.n_envs))
+            last_ones = max(0, journal.last - self.replay_buffer.buffer_size * self.n_envs)
+            self._add_to_memory(journal.steps(after=last_ones))
         else:
-            self._read_journal(journal, after=self._journaled)
+            self._add_to_memory(journal.steps(after=self._journaled))
         self.num_timesteps += journal.last - self._journaled
-        self._journaled = journal.last
 
-    def _read_journal(self, journal: Journal, after: int) -> None:
+    def _add_to_memory(self, steps: Iterable[Step]) -> None:
         """Take transitions into the replay memory, which has a row for all environments at a time."""
         row: list[Step] = []
-        for step in journal.steps(after):
+        for step in steps:
             row.append(step)
             if len(row) == self.n_envs:
                 self.replay_buffer.add_steps(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,10 @@ def describe(space: spaces.Space[Any]) -> dict[str, Any]:
 
 def _short(bounds: NDArray[Any]) -> Any:
     """One number where all are the same; infinite ones as text, which JSON has no numbers for."""
-    values = [value if np.isfinite(value) else str(value) for value in bounds.reshape(-1).tolist()]
-    return values[0] if values and all(value == values[0] for value in values) else values
+    flat = bounds.reshape(-1)
+    all_same = flat.size > 0 and bool((flat == flat[0]).all())
+    values = [value if math.isfinite(value) else str(value) for value in flat[: 1 if all_same else None].tolist()]
+    return values[0] if all_same else values
 
 
 def space_of(description: Any) -> spaces.Space[Any]:

@@ -6,16 +6,20 @@ moments and, if wanted, the replay memory.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import io
 import json
 import os
 import pathlib
+import time
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.numpy
 
@@ -24,6 +28,9 @@ from bdpi.agents.plain import Arrays
 FORMAT, VERSION = "bdpi agent", 1
 _DOCUMENT, _ARRAYS = "agent.json", "arrays.safetensors"
 _LARGEST_DOCUMENT = 64 << 20  # bytes
+_PIECE = 1 << 20  # bytes that are written at a time
+#: Seconds without a change after which a partial file is nobody's: of a process that is gone, and of any other.
+_GROWING, _ABANDONED = 60, 24 * 3600
 
 #: What comes out of NumPy's archives, and of Parquet, when they are damaged, or something else.
 UNREADABLE = (
@@ -55,12 +62,24 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
     """
     header = {"format": FORMAT, "version": VERSION}
     text = json.dumps({**header, **document}, indent=1, allow_nan=False).encode()
-    parts = {_DOCUMENT: text, _ARRAYS: safetensors.numpy.save(arrays)}
+    head = _head_of(arrays)
 
     def write(file: Any) -> None:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for name, content in parts.items():
-                archive.writestr(zipfile.ZipInfo(name), content)  # without the time: same agent, same file
+        archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
+        try:
+            archive.writestr(zipfile.ZipInfo(_DOCUMENT), text)  # without the time: same agent, same file
+            info = zipfile.ZipInfo(_ARRAYS)
+            info.file_size = len(head) + sum(array.nbytes for array in arrays.values())
+            with archive.open(info, "w") as part:
+                part.write(head)
+                for array in arrays.values():
+                    content = array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)
+                    for start in range(0, content.size, _PIECE):
+                        part.write(content[start : start + _PIECE].data)
+            archive.close()
+        except BaseException:
+            archive.fp = None  # nobody needs it, and it would complain of the part that is still open
+            raise
 
     if not isinstance(path, str | os.PathLike):
         write(path)
@@ -70,18 +89,65 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
     replace_file(target, write)
 
 
+def _head_of(arrays: Arrays) -> bytes:
+    """What is in front of the arrays in a file of safetensors, whose own functions keep other threads waiting while
+    they copy all arrays at once."""
+    head, end = {}, 0
+    for name, array in arrays.items():
+        kind = "BOOL" if array.dtype == bool else f"{array.dtype.kind.upper()}{8 * array.dtype.itemsize}"
+        head[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (end, end + array.nbytes)}
+        end += array.nbytes
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
 def replace_file(path: pathlib.Path, write: Callable[[Any], object]) -> None:
-    """Write a file beside another, and put it in its place when it is on the disk."""
+    """Write a file beside another, and put it in its place when it is on the disk.
+
+    :raises OSError: which names the file, when it cannot be written
+    """
     refuse_journal(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = new_partial(path)
     try:
         with partial.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+    except Exception as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # which left a part of an archive open
+            raise error.__context__ from None
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:  # a full disk, for one
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def new_partial(path: pathlib.Path) -> pathlib.Path:
+    """Where to write a file until it is complete. What processes that were killed have left there is removed."""
+    with contextlib.suppress(OSError):  # it is only tidied up
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial*"):
+            number = left.name.removeprefix(f".{path.name}.").partition(".")[0]
+            age = time.time() - left.stat().st_mtime
+            # Another machine may be writing it: what grows is left alone. Numbers of processes are given again.
+            if number.isdecimal() and age > (_ABANDONED if _exists(int(number)) else _GROWING):
+                left.unlink(missing_ok=True)
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")
+
+
+def _exists(process: int) -> bool:
+    """Whether there is such a process; nobody can ask on Windows."""
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def with_ending(path: pathlib.Path, ending: str = ".zip") -> pathlib.Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,9 @@ class Step:
 class Journal:
     """A file of transitions.
 
+    Any number of them can be open at the same time, to read. Only one writes: an agent that has it, or else whoever
+    appends first, until it is closed.
+
     While it is open, nothing but a journal may open the file in the same process, not even to copy it: closing a file
     gives back all locks of its process, and then another program tidies away what is still being written.
 
@@ -68,6 +72,7 @@ class Journal:
     :param action_space: likewise
     :param durable: wait for the disk after each transition
     :param read_only: nothing is appended. The file may be where nothing can be written, and is left as it is.
+    :param new_id: of a journal that does not exist yet; empty: one that no other has
     :raises JournalError: for a damaged or foreign file, or one of another environment
     """
 
@@ -79,6 +84,7 @@ class Journal:
         *,
         durable: bool = False,
         read_only: bool = False,
+        new_id: str = "",
     ) -> None:
         self.path = Path(path)
         may_be_new = not read_only and observation_space is not None and action_space is not None
@@ -90,7 +96,7 @@ class Journal:
                 is_new = self._file.is_empty()
                 if is_new and not may_be_new:
                     raise JournalError(f"there is no journal {self.path}: it was never finished")
-                self._open(is_new, observation_space, action_space, durable)
+                self._open(is_new, observation_space, action_space, durable, new_id)
         except BaseException:
             self._file.close()
             raise
@@ -101,6 +107,7 @@ class Journal:
         observation_space: spaces.Space[Any] | None,
         action_space: spaces.Space[Any] | None,
         durable: bool,
+        new_id: str,
     ) -> None:
         file = self._file
         if not is_new:
@@ -112,7 +119,7 @@ class Journal:
         if is_new:
             assert observation_space is not None
             assert action_space is not None
-            file.create(observation_space=observation_space, action_space=action_space)
+            file.create(new_id, observation_space=observation_space, action_space=action_space)
             file.check_identity()
         self.observation_space, self.action_space = (file.space(name) for name in ("observation_space", "action_space"))
         self.check_spaces(observation_space, action_space)
@@ -122,10 +129,11 @@ class Journal:
         self._size = sum(part.nbytes for part in self._parts)
         if not file.read_only:
             file.upgrade()
-        self._last = int(file.run("SELECT COALESCE(MAX(id), 0) FROM transitions")[0][0])
-        self._before = self._last - file.changes
+        self._before = int(file.run("SELECT COALESCE(MAX(id), 0) FROM transitions")[0][0]) - file.changes
         #: tells it from other journals
         self.id = file.about("id") or ""
+        #: lets others write; None: they may
+        self._release: weakref.finalize[..., Journal] | None = None
 
     def check_spaces(self, observation_space: spaces.Space[Any] | None, action_space: spaces.Space[Any] | None) -> None:
         """:raises JournalError: when the journal is of another environment; None: it does not matter"""
@@ -139,6 +147,16 @@ class Journal:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
+    def claim(self) -> None:
+        """Be the only one who writes, until the journal is closed; nothing happens to one that is only read.
+
+        :raises JournalError: when somebody else writes, in this program or in another one
+        """
+        if self._release is None and not self._file.read_only:
+            handle = self._file.lock()
+            if handle is not None:
+                self._release = weakref.finalize(self, os.close, handle)
+
     def append(self, *steps: Step) -> int:
         """Write a transition, or several, all or none; they are in the file when this returns. Returns the number of
         the last one, from 1 on.
@@ -146,16 +164,18 @@ class Journal:
         :raises JournalError: when they cannot be written, for instance to a full disk. What was written before stays.
         """
         rows = [self._row(step) for step in steps]
-        before = self._file.changes
+        self.claim()
+        self._file.check_place()
         with self._file.explained("written"):
+            before = self._file.changes
             try:
-                self._last = self._file.insert(rows)
+                last = self._file.insert(rows)
             except sqlite3.Error:
                 self._before -= self._file.changes - before  # some versions of SQLite count what they have undone
                 raise
-        if self._last != self._before + self._file.changes:
+        if last != self.last:
             raise JournalError(f"another program writes {self.path}, too: give each robot a journal of its own")
-        return self._last
+        return last
 
     def _row(self, step: Step) -> tuple[Any, ...]:
         if not abs(float(step.reward)) <= LARGEST_REWARD:
@@ -192,8 +212,9 @@ class Journal:
 
     @property
     def last(self) -> int:
-        """Number of the last transition; 0: there is none."""
-        return self._last
+        """Number of the last transition, also where whoever wrote it was interrupted; 0: there is none."""
+        with self._file.explained("read"):
+            return self._before + self._file.changes
 
     def steps(self, after: int = 0) -> Iterator[Step]:
         """Transitions in their order.
@@ -263,6 +284,8 @@ class Journal:
     def close(self) -> None:
         """Everything is written already; this only gives the file back."""
         self._file.close()
+        if self._release is not None:
+            self._release()
 
     def __enter__(self) -> Journal:
         return self

@@ -19,6 +19,7 @@ from bdpi.learner.interface import BoolArray
 FORMAT, VERSION = "bdpi journal", 2
 _VERSIONS = (1, 2)  # the first has no environments
 MASKS = ("mask", "next_mask")  # a step's, and in the plural those of a column
+_LONGEST_ID = 100  # characters
 _MOST_ROWS, _MOST_BYTES = 10_000, 32 << 20  # of a chunk
 
 
@@ -61,12 +62,16 @@ class Columns:
 
     :param observation_space: theirs
     :param action_space: theirs
+    :param journal_id: of the journal that they are from; empty: nobody knows
     """
 
-    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+    def __init__(
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], journal_id: str = ""
+    ) -> None:
         if not isinstance(action_space, spaces.Discrete):
             raise JournalError(f"the action space {action_space} is not Discrete, and journals have no others")
         self.observation_space, self.action_space = observation_space, action_space
+        self.journal_id = journal_id
         self._is_dict = isinstance(observation_space, spaces.Dict)
         parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
         #: the keys of a Dict, or one that is empty
@@ -90,9 +95,9 @@ class Columns:
     # -- what the file is ---------------------------------------------------------------------------------------
 
     def as_json(self) -> str:
-        """Format and spaces."""
+        """Format, spaces, and which journal it is."""
         described = {"observation_space": describe(self.observation_space), "action_space": describe(self.action_space)}
-        return json.dumps({"format": FORMAT, "version": VERSION, **described})
+        return json.dumps({"format": FORMAT, "version": VERSION, **described, "id": self.journal_id})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Columns:
@@ -108,7 +113,10 @@ class Columns:
             raise ValueError("it does not say that it holds a journal")
         if about.get("version") not in _VERSIONS:
             raise ValueError(f"it has version {about.get('version')!r} and {VERSION} is known: use a newer bdpi")
-        return cls(space_of(about.get("observation_space")), space_of(about.get("action_space")))
+        journal_id = about.get("id", "")  # earlier exports have none
+        if not isinstance(journal_id, str) or len(journal_id) > _LONGEST_ID:
+            raise ValueError(f"the id of its journal is {str(journal_id)[:_LONGEST_ID]!r}, which makes no sense")
+        return cls(space_of(about.get("observation_space")), space_of(about.get("action_space")), journal_id)
 
     # -- steps and chunks ---------------------------------------------------------------------------------------
 

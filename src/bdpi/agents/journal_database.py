@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
+import os
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -35,8 +37,10 @@ class JournalDatabase:
 
     def __init__(self, path: Path, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
+        self._absolute = str(path.absolute())
         with self.explained("opened"):
             self._connection = self._connect_to_read() if read_only else self._connect("mode=rwc")
+        self._identity = self._found()
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         name = f"{self.path.absolute().as_uri()}?{mode}"
@@ -77,9 +81,10 @@ class JournalDatabase:
         marks = [self.run(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version")]
         return marks == [0, 0] and not self.run("SELECT 1 FROM sqlite_master LIMIT 1")
 
-    def create(self, **described: spaces.Space[Any]) -> None:
+    def create(self, new_id: str, **described: spaces.Space[Any]) -> None:
         """Make the tables.
 
+        :param new_id: tells it from other journals; empty: a random one
         :param described: spaces by their names
         """
         self.run("BEGIN IMMEDIATE")
@@ -96,7 +101,7 @@ class JournalDatabase:
         )
         for name, space in described.items():
             self.run("INSERT INTO about VALUES (?, ?)", (name, json.dumps(describe(space))))
-        self.run("INSERT INTO about VALUES ('id', ?)", (uuid.uuid4().hex,))
+        self.run("INSERT INTO about VALUES ('id', ?)", (new_id or uuid.uuid4().hex,))
         self.run("COMMIT")
 
     def check_identity(self) -> None:
@@ -165,6 +170,57 @@ class JournalDatabase:
         """How many rows this connection has written, also those whose writer was interrupted afterwards."""
         return self._connection.total_changes
 
+    # -- whose it is --------------------------------------------------------------------------------------------
+
+    def _found(self) -> tuple[int, int] | None:
+        """Which file has the name of this one; None: there is none."""
+        try:
+            found = os.stat(self._absolute)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check_place(self) -> None:
+        """:raises JournalError: when the file that is written has lost its name, and nobody would find it again"""
+        if self._found() != self._identity:
+            raise JournalError(
+                f"{self.path} is no longer the journal that is being written: it was moved, deleted or replaced. Put "
+                "it back, with its -wal, and go on; or save the agent with its replay memory and load it with a new "
+                "journal."
+            )
+
+    def lock(self) -> int | None:
+        """Be the only one who writes, here and in other programs. The lock ends when the file descriptor that this
+        returns is closed, or with the process, however it ends; None: there are no locks here.
+
+        :raises JournalError: when somebody else writes
+        """
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return None
+        # The log exists as long as anybody has the journal open. SQLite does not lock it: whoever closes it gives back
+        # no lock of SQLite's.
+        try:
+            handle = os.open(f"{self.path.resolve()}-wal", os.O_RDWR)
+        except OSError:
+            return None
+        for last_attempt in (False, True):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if last_attempt:
+                    os.close(handle)
+                    raise JournalError(
+                        f"{self.path} is being written by another agent: give each a journal of its own, or end the "
+                        "other program first. An agent in this one gives its journal back with close_journal()."
+                    ) from None
+                gc.collect()  # an agent that nobody has any more does not count
+            except OSError:  # some network file systems know no locks: better without than not at all
+                break
+        return handle
+
     # -- the rest -----------------------------------------------------------------------------------------------
 
     def run(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -183,6 +239,11 @@ class JournalDatabase:
             yield
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             text = str(error)
+            if "closed database" in text:
+                raise JournalError(
+                    f"the journal {self.path} is closed, and cannot be {what}: keep it open as long as its agent is at "
+                    "work, or load the agent with the journal again"
+                ) from error
             if "not a database" in text:
                 raise JournalError(f"{self.path} is not a journal: choose another file") from error
             remedy = ""

@@ -3,7 +3,7 @@
 Both have a column for each part of a transition: ``observations`` (of Dict spaces: ``observations.KEY``),
 ``next_observations``, ``actions``, ``rewards``, ``terminated``, ``truncated``, ``discounts`` (NaN or null: that of the
 agent), ``masks``, ``next_masks`` and ``environments`` (where an agent learned in several at once, the number of that
-one); and the spaces as JSON. Neither runs anything when it is read.
+one); and the spaces and the journal's id as JSON. Neither runs anything when it is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.agents.files import UNREADABLE, refuse_journal, replace_file
+from bdpi.agents.files import UNREADABLE, new_partial, refuse_journal, replace_file
 from bdpi.agents.journal import Journal, JournalError
 from bdpi.agents.journal_columns import MASKS, Chunk, Columns
 
@@ -45,7 +45,7 @@ def export_npz(journal: Journal, path: str | os.PathLike[str], progress: Progres
     :param progress: told now and then how far this is
     """
     n = len(journal)
-    columns = Columns(journal.observation_space, journal.action_space)
+    columns = Columns(journal.observation_space, journal.action_space, journal.id)
     arrays = {name: np.empty((n, *column.shape), column.dtype) for name, column in columns.named.items()}
     given = {f"{name}s": False for name in MASKS}
     done = 0
@@ -149,7 +149,7 @@ def export_parquet(journal: Journal, path: str | os.PathLike[str], progress: Pro
     """
     arrow, parquet = _pyarrow()
     n, done = len(journal), 0
-    columns = Columns(journal.observation_space, journal.action_space)
+    columns = Columns(journal.observation_space, journal.action_space, journal.id)
     try:
         fields = []
         for name, column in columns.named.items():
@@ -288,14 +288,17 @@ def _append(
     target = Path(journal_path)
     is_new = not target.exists() or target.stat().st_size == 0
     # A new journal is written beside its place: whoever looks there finds all of it, or nothing.
-    path = target.with_name(f".{target.name}.{os.getpid()}.partial") if is_new else target
+    path = new_partial(target) if is_new else target
     if not is_new:
         with Journal(path, columns.observation_space, columns.action_space):
             pass  # it is a journal, and of these spaces
         _refuse_if_open(path)
     done = 0
     try:
-        with Journal(path, columns.observation_space, columns.action_space) as journal, _transaction(journal):
+        with (
+            Journal(path, columns.observation_space, columns.action_space, new_id=columns.journal_id) as journal,
+            _transaction(journal),
+        ):
             for chunk, n in chunks:
                 for step in columns.steps(chunk):
                     journal.append(step)

@@ -25,7 +25,10 @@ def describe_normalizer(normalizer: VecNormalize) -> tuple[dict[str, Any], Array
 
 
 def restore_normalizer(env: VecEnv, settings: dict[str, Any], arrays: Arrays) -> VecEnv:
-    """The environment with the normaliser of a saved agent; an environment that has one gets its statistics.
+    """The environment with the normaliser of a saved agent.
+
+    An environment that has one gets its statistics and what has to fit them. Whether they are to change (``training``),
+    and whether rewards are normalised, stays as it is there: somebody may want to evaluate the agent.
 
     :raises ValueError: when they do not fit
     """
@@ -34,8 +37,9 @@ def restore_normalizer(env: VecEnv, settings: dict[str, Any], arrays: Arrays) ->
     normalizer = unwrap_vec_normalize(env)
     if normalizer is None:
         env = normalizer = VecNormalize(env, **settings)
-    for name in _SETTINGS:
-        setattr(normalizer, name, settings[name])
+    else:
+        for name in set(_SETTINGS) - {"training", "norm_reward"}:
+            setattr(normalizer, name, settings[name])
     for name, statistics in _statistics(normalizer).items():
         for part in ("mean", "var", "count"):
             found = arrays.get(f"{name}.{part}", np.zeros(0))

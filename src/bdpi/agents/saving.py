@@ -77,7 +77,10 @@ class SavingAlgorithm(SteppingAlgorithm):
         *,
         include_buffer: bool = False,
     ) -> None:
-        """Write the agent to one file, whole or not at all; learning in the background pauses meanwhile.
+        """Write the agent to one file, whole or not at all.
+
+        Learning in the background pauses until everything is copied. ``observe`` waits only while counters and
+        statistics are, not for networks and memory.
 
         Networks, Adam's moments, generators and counters are in it, and the statistics of ``VecNormalize``, if there is
         one: an agent that is loaded goes on where it was. How its environment gives observations is in it, too, for
@@ -90,36 +93,38 @@ class SavingAlgorithm(SteppingAlgorithm):
         """
         left_out = (set(self._excluded_save_params()) | set(exclude or ())) - set(include or ())
         arrays: Arrays = {}
-        with self.learning_paused():
-            if self._background is not None:
-                self._epochs_due = self._background.due
-            self._learned_with_masks = self.learned_with_masks  # which the memory knows, and may not be saved
-            attributes = {
-                name: encode(value, arrays, f"attributes.{name}")
-                for name, value in list(vars(self).items())
-                if name not in left_out
-            }
-            parts = {"learner": self.agent_learner.learner.state_dict(), "policy": self._policy_arrays()}
+        parts: dict[str, Arrays] = {}
+        with self.learning_held():
+            with self.learning_paused():  # for a moment: whoever observes waits for it
+                if self._background is not None:
+                    self._epochs_due = self._background.due
+                self._learned_with_masks = self.learned_with_masks  # which the memory knows, and may not be saved
+                attributes = {
+                    name: encode(value, arrays, f"attributes.{name}")
+                    for name, value in list(vars(self).items())
+                    if name not in left_out
+                }
+                normalizer = None
+                if self._vec_normalize_env is not None:
+                    normalizer, parts["normalizer"] = describe_normalizer(self._vec_normalize_env)
+                elif self.kept_normalizer is not None:
+                    normalizer, parts["normalizer"] = self.kept_normalizer
+                inputs = None
+                known_inputs = self._known_inputs()
+                if known_inputs is not None:
+                    inputs, parts["inputs"] = describe_inputs(known_inputs)
+                arrays = _copies({**arrays, **_joined(parts)})
+            # The rest is large, and changed by nobody but who learns.
+            large = {"learner": self.agent_learner.learner.state_dict(), "policy": self._policy_arrays()}
             if include_buffer:
-                parts["replay"] = self.replay_buffer.held()
-            normalizer = None
-            if self._vec_normalize_env is not None:
-                normalizer, parts["normalizer"] = describe_normalizer(self._vec_normalize_env)
-            elif self.kept_normalizer is not None:
-                normalizer, parts["normalizer"] = self.kept_normalizer
-            inputs = None
-            known_inputs = self._known_inputs()
-            if known_inputs is not None:
-                inputs, parts["inputs"] = describe_inputs(known_inputs)
-            for part, named in parts.items():
-                arrays |= {f"{part}.{name}": array for name, array in named.items()}
-            arrays = {name: array.copy(order="C") for name, array in arrays.items()}
+                large["replay"] = self.replay_buffer.held()
+            arrays |= _copies(_joined(large))
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ValueError(
                     f"the agent is not saved, because {name} holds numbers that are not finite: learning has diverged"
                 )
-        about: dict[str, Any] = {"class": type(self).__name__, "bdpi": _version(), "parts": list(parts)}
+        about: dict[str, Any] = {"class": type(self).__name__, "bdpi": _version(), "parts": [*large, *parts]}
         about |= {"normalizer": normalizer, "inputs": inputs}
         write_agent(path, {**about, "attributes": attributes}, arrays)
 
@@ -202,7 +207,8 @@ class SavingAlgorithm(SteppingAlgorithm):
 
         :param path: of the file
         :param env: environment to go on learning in (an id will do); none is needed for predictions. If the agent
-            learned with ``VecNormalize``, so will this one.
+            learned with ``VecNormalize``, so will this one; one that you bring gets the statistics of the agent's, and
+            keeps its own ``training`` and ``norm_reward``.
         :param device: where networks live
         :param custom_objects: attributes to use instead of those in the file; functions and classes of your own, which
             a file cannot hold, have to be given here
@@ -282,6 +288,14 @@ def _version() -> str:
         return version_of("bdpi")
     except PackageNotFoundError:
         return "unknown"
+
+
+def _joined(parts: dict[str, Arrays]) -> Arrays:
+    return {f"{part}.{name}": array for part, named in parts.items() for name, array in named.items()}
+
+
+def _copies(arrays: Arrays) -> Arrays:
+    return {name: array.copy(order="C") for name, array in arrays.items()}
 
 
 def _part_of(arrays: Arrays, part: str) -> Arrays:

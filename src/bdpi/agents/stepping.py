@@ -126,13 +126,12 @@ class SteppingAlgorithm(CollectingAlgorithm):
             if self._vec_normalize_env is not None:
                 seen = Step(observation, action, float(kept_reward[0]), next_observation, terminated, truncated)
                 update_normalizer(self._vec_normalize_env, seen)
-            self.num_timesteps += 1
             self._acted_mask = None
             if done:
                 self._episode_num += 1
                 self._episodes_ended(np.array([0]))
         if self._background is not None:
-            self._background.later(lambda: None, self._epochs_per_step())
+            self._background.make(self._epochs_per_step())
 
     def learn_once(self) -> bool:
         """One learning epoch; returns whether there was enough experience for it.
@@ -234,10 +233,15 @@ class SteppingAlgorithm(CollectingAlgorithm):
             )
         self._epochs_per_step()  # says what is wrong with train_freq before anything is observed
         published = learned.detach().cpu().clone()
-        self._act_with(published)
         methods = self._learn_once, self._can_learn, self._autosave_if_due
-        self._background = Background(*methods, learned, published, self._epochs_due)
-        self._background.start()
+        try:
+            self._act_with(published)
+            self._background = Background(*methods, learned, published, self._epochs_due)
+            self._background.start()
+        except BaseException:  # Ctrl-C, perhaps before there was a thread
+            self.stop_learning()
+            self._act_with(learned)
+            raise
 
     @property
     def epochs_due(self) -> int:
@@ -281,6 +285,11 @@ class SteppingAlgorithm(CollectingAlgorithm):
         """While this lasts, nobody else sees the agent, which may be half changed."""
         return contextlib.nullcontext() if self._background is None else self._background.observing
 
+    def learning_held(self) -> contextlib.AbstractContextManager[Any]:
+        """While this lasts, networks and memory stay as they are. Nobody who observes waits for it: what is observed
+        meanwhile is taken into the memory afterwards."""
+        return contextlib.nullcontext() if self._background is None else self._background.working
+
     @contextlib.contextmanager
     def learning_paused(self) -> Iterator[None]:
         """While this lasts, nothing is learned in the background, and the memory holds all that was observed."""
@@ -295,7 +304,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
         if self._background is None:
             store()
         else:
-            self._background.later(store)
+            self._background.defer(store)
 
     def _epochs_per_step(self) -> float:
         """How many epochs a transition is worth."""
@@ -307,7 +316,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
     def _have_learned(self, background: Background, epochs: int) -> None:
         """:meth:`learn` has made some steps: have them learned from, and do not run too far ahead."""
         background.check()
-        background.later(lambda: None, epochs)
+        background.make(epochs)
         background.wait_until_due(_MOST_DUE)
         background.check()
 

@@ -157,7 +157,8 @@ def import_(
 ) -> None:
     """Append what export wrote to a journal, all or nothing.
 
-    The journal is made where there is none. One of another environment is refused, and so is one that a robot has open.
+    The journal is made where there is none, and is then the one that was exported: its agent goes on with it. One of
+    another environment is refused, and so is one that a robot has open.
 
     [bold]Examples[/bold]
 

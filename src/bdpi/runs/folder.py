@@ -20,11 +20,16 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
     :param path: the file that must never be seen half written.
     :param write: gets the path to write to, whose suffix is that of ``path`` (``numpy.savez`` and SB3 look at it).
+    :raises OSError: which names the file, when it cannot be written.
     """
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
         write(partial)
         os.replace(partial, path)
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(partial)):  # a full disk, for one
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

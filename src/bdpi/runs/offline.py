@@ -295,6 +295,7 @@ def _fill(agent: Agent, journal: Journal, n: int, tick: Tick) -> None:
         agent.replay_buffer.add_steps([step])
         tick(done, n - skipped)
     agent.num_timesteps = agent._journaled = journal.last
+    agent._journal_id = journal.id
 
 
 class OfflineSession:

@@ -115,6 +115,9 @@ class PeerSession(Session):
         config = self.config
         return RunInfo(config["environment"], config["agent"], config["seed"], config["learner"], self.folder.path)
 
+    def _to_close(self) -> tuple[Any, ...]:
+        return (self.environment,)
+
     def _attach_monitor(self) -> None:
         pass  # the keeper writes
 

@@ -29,7 +29,7 @@ from bdpi.runs.build import (
     wrapped,
 )
 from bdpi.runs.episodes import Episodes, Summary, check_number, read_monitor, trim_monitor
-from bdpi.runs.errors import RunError, lacks_space, named
+from bdpi.runs.errors import RunError, lacks_space, named, one_line
 from bdpi.runs.folder import RunFolder, default_path, staged, write_atomically
 from bdpi.runs.plan import Plan
 from bdpi.runs.progress import Observer, Progress, RunInfo
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bdpi.agents import EnsembleAlgorithm as Agent
     from bdpi.runs.tester import Tester
 
+_FILES = ("journal", "autosave")  # of an agent, beside those in its run's folder
 _NO_END = 10**12  # steps; learn() wants a number, but it is the Keeper that ends the run
 
 
@@ -86,7 +87,7 @@ def prepare(
         bare = make_environment(plan.environment)
         if bare.spec is not None and ":" not in plan.environment:
             plan = replace(plan, environment=bare.spec.id)  # "CartPole" has become "CartPole-v1"
-        plan = with_action_bits(with_preset(plan, note), bare.action_space)
+        plan = with_action_bits(with_preset(_with_whole_paths(plan), note), bare.action_space)
         environment = retraceable(wrapped(bare, plan.action_bits, plan.off_policy_noise))
         if plan.action_bits is not None:
             note(announcement(plan, bare.action_space))
@@ -166,11 +167,37 @@ def prepare_resumption(
             agent.replay_buffer.load_npz(folder.replay)
         except Exception as error:  # missing, damaged, foreign: it can fail anywhere
             raise RunError(f"{folder.replay} cannot be loaded: {named(error)}") from None
+        _give_back_files(agent, plan, environment)
         tester = _tester(plan, agent, folder)
         progress.episode_steps = _continue_episode(folder, environment)
     resumed = [*config.get("resumed", ()), _circumstances(command)]
     config.update(plan.as_dict(), learner=agent.learner_name, resumed=resumed)
     return Session(folder, config, agent, environment, progress, tester)
+
+
+def _with_whole_paths(plan: Plan) -> Plan:
+    """The plan, with paths that are right from any folder: a run may be resumed from another one."""
+    paths = {name: os.path.abspath(plan.hyperparameters[name]) for name in _FILES if name in plan.hyperparameters}
+    return replace(plan, hyperparameters={**plan.hyperparameters, **paths})
+
+
+def _give_back_files(agent: Agent, plan: Plan, environment: Any) -> None:
+    """Let a loaded agent go on with its journal and its autosave, which are not in its file.
+
+    A killed run has a journal that is ahead of its checkpoint. A simulation repeats those steps, which are then in the
+    journal twice; elsewhere, the agent learns of them from there.
+
+    :raises RunError: for a journal that cannot be gone on with
+    """
+    from bdpi.envs.wrappers import Retracing
+
+    for name in _FILES:
+        setattr(agent, name, plan.hyperparameters.get(name))
+    if agent.journal is not None:
+        try:
+            agent._open_journal(agent.journal, take_in=not isinstance(environment, Retracing))
+        except ValueError as error:
+            raise RunError(one_line(error)) from None
 
 
 def _continue_episode(folder: RunFolder, environment: Any) -> int:
@@ -309,9 +336,10 @@ class Session:
                 if self.draws:
                     self._draw(observer, should_stop, with_film=status == "finished")
             finally:
-                for closing in filter(None, (self.environment, self.tester)):
+                for closing in self._to_close():
                     with contextlib.suppress(Exception):  # foreign code, and everything is saved
-                        closing.close()
+                        if closing is not None:
+                            closing.close()
                 observer.ended()
         return Outcome(status, self.folder, self.progress.summary, error)
 
@@ -340,6 +368,8 @@ class Session:
         except Exception as error:
             self._is_clean = False
             status, message = "failed", named(error)
+            if lacks_space(error) and getattr(error, "filename", None) is None:
+                message += f" (where {self.folder.path} is)"
             self._traceback = traceback.format_exc()
             self._blame(error)
         self.progress.end()
@@ -348,6 +378,10 @@ class Session:
     def _blame(self, error: Exception) -> None:
         if lacks_space(error):
             self.no_space = error
+
+    def _to_close(self) -> tuple[Any, ...]:
+        """What is given back in the end; ``None``: there is no such thing."""
+        return self.environment, self.tester, self.agent._journal
 
     def _learn(self, should_stop: Callable[[], bool], observer: Observer) -> None:
         from bdpi.runs.keeper import Keeper
