@@ -214,27 +214,22 @@ def test_a_resumed_run_goes_on_with_its_journal_and_its_autosave(
 def test_a_killed_run_goes_on_with_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is as if it had not been killed, except that the steps since its last checkpoint are in the journal twice."""
     monkeypatch.setattr(keeper, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(keeper, "_CHECKPOINT_SHARE", 0.5)
+    monkeypatch.setattr(keeper, "_CHECKPOINT_SHARE", 1e-9)  # after the first step, and never again
     files = {name: {"journal": str(tmp_path / f"{name}.sqlite")} for name in ("whole", "killed")}
     plans = {name: plan_of(episodes=12, hyperparameters={**SMALL, **file}) for name, file in files.items()}
     whole = uninterrupted(plans["whole"], tmp_path / "whole")
-    path, finished, kills = tmp_path / "killed", False, 0
-    while not finished:
-        asked = iter(range(60))
+    asked = iter(range(50))
 
-        def die(asked: Any = asked) -> bool:
-            if next(asked, None) is None:
-                raise SystemExit
-            return False
+    def die() -> bool:
+        if next(asked, None) is None:
+            raise SystemExit
+        return False
 
-        session = prepare_resumption(path) if path.exists() else prepare(plans["killed"], path)
-        session.draws = False
-        try:
-            finished = session.run(should_stop=die).status == "finished"
-        except SystemExit:
-            kills += 1
-        del session
-    assert kills > 0
-    assert result_of(path) == whole
+    with pytest.raises(SystemExit):
+        prepare(plans["killed"], tmp_path / "killed").run(should_stop=die)
+    session = prepare_resumption(tmp_path / "killed")
+    session.draws = False
+    assert session.run().status == "finished"
+    assert result_of(tmp_path / "killed") == whole
     with Journal(tmp_path / "killed.sqlite", read_only=True) as journal:
-        assert len(journal) > whole[3]
+        assert len(journal) == whole[3] + 50
