@@ -132,7 +132,14 @@ def test_a_signal_to_all_its_processes_stops_a_study_cleanly(folder: Path, numbe
     """As a terminal sends them for Ctrl-C and when it is closed, and ``timeout`` does."""
     (folder / "tiny.yaml").write_text(STUDY.replace("episodes: 25", "episodes: 5000"))
     command = [sys.executable, "-m", "bdpi.cli", "study", "tiny.yaml", "--workers", "2", "--only", "BDPI"]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # also where the tests run under nohup
+    )
     configs = [folder / f"runs/tiny/algorithms/FrozenLake-v1/BDPI-seed{seed}/config.json" for seed in range(2)]
     end = time.monotonic() + 60
     while not all(config.exists() for config in configs) and time.monotonic() < end:

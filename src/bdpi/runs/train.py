@@ -381,7 +381,7 @@ class Session:
 
     def _to_close(self) -> tuple[Any, ...]:
         """What is given back in the end; ``None``: there is no such thing."""
-        return self.environment, self.tester, self.agent._journal
+        return self.environment, self.tester, getattr(self.agent, "_journal", None)
 
     def _learn(self, should_stop: Callable[[], bool], observer: Observer) -> None:
         from bdpi.runs.keeper import Keeper
