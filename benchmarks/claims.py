@@ -209,8 +209,8 @@ study figure2` and `bdpi study pendulum`, most of BDPI's and its relatives' on a
 finished on two cores; the tables there say which runs are not finished. Where some are not, numbers are of the last
 episodes that all runs have, so that nobody is left out. [learning.md](learning.md) has runs of its own.
 By mistake, three finished runs on TableLong were begun again on the GPU and replaced: BDPI's seed 5 (episodes 34–59: 78
-before, -30 now; it docks later) and ActorMimic's seeds 1 and 5 (84 and 70 before, 94 and 92 now). FrozenLake's unfinished
-runs of the rows critics and noise were begun again on purpose, all of them.
+before, -30 now; it docks later) and ActorMimic's seeds 1 and 5 (84 and 70 before, 94 and 92 now). Unfinished
+runs of FrozenLake's rows critics and noise were begun again on purpose, all of them.
 Critics are written as "how many x how many of them are trained per step".
 
 | Claim | Measured | Verdict |
