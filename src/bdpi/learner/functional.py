@@ -118,25 +118,26 @@ class NetworkStack:
 
     def gradients(
         self, target: Callable[..., Tensor], stacked: Tensor, inputs: Inputs, *arguments: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Of the mean squared error of each network, (k, P), and the outputs (k, n, n_outputs).
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the mean squared error of each network, (k, P), the outputs, and the targets, (k, n, n_outputs) both.
 
         :param target: from the outputs of one network and its slice of ``arguments`` to what they should be
         """
 
-        def loss(arguments: tuple[Any, ...], outputs: Tensor) -> tuple[Tensor, Tensor]:
-            return nn.functional.mse_loss(outputs, target(outputs.detach(), *arguments)), outputs.detach()
+        def loss(arguments: tuple[Any, ...], outputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            targets = target(outputs.detach(), *arguments)
+            return nn.functional.mse_loss(outputs, targets), (outputs.detach(), targets)
 
-        def mapped(flat: Tensor, x: Inputs, *arguments: Any) -> tuple[Tensor, Tensor]:
-            gradient, _, outputs = self._mapped.mapped_gradient(partial(loss, arguments), flat, x)
-            return gradient, outputs
+        def mapped(flat: Tensor, x: Inputs, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+            gradient, _, both = self._mapped.mapped_gradient(partial(loss, arguments), flat, x)
+            return gradient, *both
 
-        def single(flat: Tensor, x: Inputs, *arguments: Any) -> tuple[Tensor, Tensor]:
-            gradient, _, outputs = self._network.gradient(partial(loss, arguments), flat, x)
-            return gradient, outputs
+        def single(flat: Tensor, x: Inputs, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+            gradient, _, both = self._network.gradient(partial(loss, arguments), flat, x)
+            return gradient, *both
 
-        gradients, outputs = self._map("gradients", mapped, single, stacked, inputs, *arguments)
-        return gradients, outputs
+        gradients, outputs, targets = self._map("gradients", mapped, single, stacked, inputs, *arguments)
+        return gradients, outputs, targets
 
     def _map(self, kind: str, mapped: Callable[..., Any], single: Callable[..., Any], *stacked: Any) -> Any:
         """All slices along the first axis at once where the module allows it, else one after the other."""

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.adam import adam
 from torch.utils._pytree import tree_map
 
 from bdpi.learner.convolutions import has_convolutions, products_as_convolutions
@@ -73,8 +74,13 @@ def numbers_of(hyperparameters: Hyperparameters) -> NDArray[np.float64]:
     return np.array([*rates, hyperparameters.critic_step_size, parameter])
 
 
+def _rows(tensor: Tensor) -> list[Tensor]:
+    """The networks in a tensor of them, as PyTorch's optimisers take them."""
+    return list(tensor.view(-1, tensor.shape[-1]))
+
+
 class AdamTensors:
-    """A :class:`NetworkState` on a device, with the optimiser step of ``torch.optim.Adam``."""
+    """A :class:`NetworkState` on a device, with the optimiser step of ``torch.optim.Adam``, in one kernel."""
 
     def __init__(self, state: NetworkState, device: torch.device) -> None:
         self.parameters, self.first_moment, self.second_moment, self.steps = (
@@ -82,7 +88,7 @@ class AdamTensors:
         )
 
     def select(self, index: Any) -> AdamTensors:
-        """The networks at ``index`` (copies; see :meth:`put`)."""
+        """The networks at ``index``: views where PyTorch gives such, as for slices; else copies (see :meth:`put`)."""
         part = object.__new__(AdamTensors)
         for name, tensor in vars(self).items():
             setattr(part, name, tensor[index])
@@ -95,13 +101,23 @@ class AdamTensors:
 
     def step(self, gradient: Tensor, learning_rate: Tensor) -> None:
         """One Adam step, in place."""
+        adam(
+            _rows(self.parameters),
+            _rows(gradient),
+            _rows(self.first_moment),
+            _rows(self.second_moment),
+            max_exp_avg_sqs=[],
+            state_steps=list(self.steps.float().view(-1)),
+            fused=True,
+            amsgrad=False,
+            beta1=BETA_1,
+            beta2=BETA_2,
+            lr=learning_rate,
+            weight_decay=0.0,
+            eps=EPSILON,
+            maximize=False,
+        )
         self.steps += 1
-        self.first_moment.lerp_(gradient, 1 - BETA_1)
-        self.second_moment.mul_(BETA_2).addcmul_(gradient, gradient, value=1 - BETA_2)
-        count = self.steps.double()
-        step_size = (learning_rate / (1 - BETA_1**count)).float().unsqueeze(-1)
-        scale = torch.sqrt(1 - BETA_2**count).float().unsqueeze(-1)
-        self.parameters -= step_size * self.first_moment / (self.second_moment.sqrt() / scale + EPSILON)
 
 
 @dataclass(frozen=True)
@@ -195,10 +211,24 @@ class TorchLearner:
     def _epoch(self, inputs: list[Tensor], memory: TensorTransitions, hyperparameters: Hyperparameters) -> Tensor:
         """The epoch, as a function of tensors only; returns the three metrics."""
         batches, critics, rates = inputs
+        rates = rates.float()
         rule = hyperparameters.actor_rule
+        active = self.active[critics]
+        pair = [self.critics.select((critics, active)), self.critics.select((critics, 1 - active))]
         at_once = self._at_once or len(batches)
-        groups = zip(torch.split(batches, at_once), torch.split(critics, at_once), strict=True)
-        tasks = [partial(self._train_critics, memory, *group, rates[0], hyperparameters) for group in groups]
+        groups = [slice(start, start + at_once) for start in range(0, len(batches), at_once)]
+        tasks = [
+            partial(
+                self._train_critics,
+                memory,
+                batches[group],
+                critics[group],
+                [networks.select(group) for networks in pair],
+                rates[0],
+                hyperparameters,
+            )
+            for group in groups
+        ]
         results = (task() for task in tasks) if self._streams is None else self._streams.run(tasks)
         trained, losses = [], []
         for group in results:
@@ -207,6 +237,9 @@ class TorchLearner:
                 assert rule is not None
                 observations = tree_map(lambda tensor: tensor[k], group.observations)  # noqa: B023
                 losses.append(self._train_actor(rule, observations, q, rates[1], hyperparameters))
+        self.critics.put((critics, active), pair[0])
+        self.critics.put((critics, 1 - active), pair[1])
+        self.active[critics] = (active + hyperparameters.critic_iterations) % 2
         actor_loss = torch.stack(losses).mean() if losses else trained[0].q.new_full((), float("nan"))
         q, errors = (torch.cat([getattr(group, name) for group in trained]) for name in ("q", "errors"))
         return torch.stack([errors.square().mean(), actor_loss, q.mean()])
@@ -216,10 +249,15 @@ class TorchLearner:
         memory: TensorTransitions,
         batches: Tensor,
         critics: Tensor,
+        pair: list[AdamTensors],
         learning_rate: Tensor,
         hyperparameters: Hyperparameters,
     ) -> TrainedCritics:
-        """All training iterations of some critics."""
+        """All training iterations of some critics.
+
+        :param critics: their numbers
+        :param pair: their active networks, and the others; changed in place
+        """
         assert self._trained is not None
         networks = self._trained.critics
         observations = self._batch(memory.observations, batches)
@@ -236,8 +274,6 @@ class TorchLearner:
             change = hyperparameters.critic_step_size * (value - (q + prior).gather(1, actions))
             return q.scatter_add(1, actions, change)
 
-        active = self.active[critics]
-        pair = [self.critics.select((critics, active)), self.critics.select((critics, 1 - active))]
         q_next = [networks.values(network.parameters, next_observations) + next_prior for network in pair]
         for iteration in range(hyperparameters.critic_iterations):
             # a and b swap roles each time; only the one that was fitted has new opinions
@@ -246,17 +282,13 @@ class TorchLearner:
             best = allowed(q_next[a], next_masks).argmax(dim=2, keepdim=True)
             value = rewards + discounts * torch.minimum(q_next[a].gather(2, best), q_next[b].gather(2, best))
 
-            gradients, q = networks.gradients(moved, pair[a].parameters, observations, actions, value, prior)
-            targets = torch.vmap(moved)(q, actions, value, prior)
+            gradients, q, targets = networks.gradients(moved, pair[a].parameters, observations, actions, value, prior)
             pair[a].step(gradients, learning_rate)
             for _ in range(hyperparameters.fit_steps - 1):
-                gradients, _ = networks.gradients(lambda _, y: y, pair[a].parameters, observations, targets)
+                gradients, _, _ = networks.gradients(lambda _, y: y, pair[a].parameters, observations, targets)
                 pair[a].step(gradients, learning_rate)
             if iteration + 1 < hyperparameters.critic_iterations:
                 q_next[a] = networks.values(pair[a].parameters, next_observations) + next_prior
-        self.critics.put((critics, active), pair[0])
-        self.critics.put((critics, 1 - active), pair[1])
-        self.active[critics] = (active + hyperparameters.critic_iterations) % 2
         masks = None if memory.masks is None else memory.masks[batches]
         return TrainedCritics(observations, allowed(targets + prior, masks), q + prior, q - targets)
 
