@@ -24,7 +24,7 @@ from bdpi.report.entropy import EntropyPanel, entropies_of
 from bdpi.report.panels import Panel, Row, Series, rows_of
 from bdpi.report.robustness import Robustness
 from bdpi.report.statistics import learning_curve
-from bdpi.report.tables import NONE, Table, tables_of, unfinished
+from bdpi.report.tables import NONE, Table, TabledRow, unfinished
 from bdpi.runs.store import StoredRun
 from bdpi.runs.versions import versions
 
@@ -38,31 +38,40 @@ _PICTURES = {
 _NOT_CONFIGURATION = frozenset({"seed", "status", "result", "started", "finished", "study", "resumed"})
 
 
-def make_page(runs: Sequence[StoredRun], *, title: str, command: str, robustness: Robustness | None = None) -> str:
+def make_page(
+    runs: Sequence[StoredRun],
+    *,
+    title: str,
+    command: str,
+    robustness: Robustness | None = None,
+    rows: Sequence[TabledRow] | None = None,
+) -> str:
     """The text of the page.
 
     :param runs: of any studies, finished or not; may be none.
     :param title: heading.
     :param command: what the reader would run to get this page again.
     :param robustness: of the runs with random configurations, which have no curves.
+    :param rows: of the other runs, where somebody has made them already.
     """
-    rows = rows_of([run for run in runs if not is_drawn(run)])
+    tabled = TabledRow.all_of(rows_of(run for run in runs if not is_drawn(run))) if rows is None else rows
+    drawn = [each.row for each in tabled]
     entropies = entropies_of(runs, max_points=800)
     parts: list[tuple[str, str, str]] = []  # id, heading, HTML
-    for number, row in enumerate(rows):
-        parts.append((f"row{number}", row.title, _row_section(f"row{number}", row)))
+    for number, each in enumerate(tabled):
+        parts.append((f"row{number}", each.row.title, _row_section(f"row{number}", each.tables)))
     if entropies:
         parts.append(("entropies", "Entropy of the policy", _entropy_section(entropies)))
     if robustness and robustness.tables:
         parts.append(("robustness", "Robustness to hyper-parameters", _robustness_section(robustness)))
-    waiting = unfinished(rows)
+    waiting = unfinished(drawn)
     if waiting.rows:
         parts.append(("unfinished", waiting.title, _table(waiting)))
-    films = _films(rows)
+    films = _films(drawn)
     if films:
         parts.append(("films", "Films", films))
-    if rows or not runs:
-        parts.append(("configurations", "Configurations", _configurations(rows)))
+    if drawn or not runs:
+        parts.append(("configurations", "Configurations", _configurations(drawn)))
     parts.append(("versions", "Versions and command", _origin(runs, command)))
     return _filled(
         {
@@ -80,7 +89,7 @@ def make_page(runs: Sequence[StoredRun], *, title: str, command: str, robustness
             "data": _json(
                 {
                     "rows": [
-                        *(_row_data(f"row{number}-panels", row) for number, row in enumerate(rows)),
+                        *(_row_data(f"row{number}-panels", row) for number, row in enumerate(drawn)),
                         *([_entropy_data("entropies-panels", entropies)] if entropies else []),
                     ]
                 }
@@ -206,10 +215,10 @@ def _numbers(values: Iterable[float]) -> list[float | None]:
 # The sections.
 
 
-def _row_section(name: str, row: Row) -> str:
+def _row_section(name: str, tables: Sequence[Table]) -> str:
     # The first table is what most readers look for; the others are a click away.
-    tables = "\n".join(_folded(table, opened=number == 0) for number, table in enumerate(tables_of(row)))
-    return f"{_panels(name)}\n{tables}"
+    folded = "\n".join(_folded(table, opened=number == 0) for number, table in enumerate(tables))
+    return f"{_panels(name)}\n{folded}"
 
 
 def _robustness_section(robustness: Robustness) -> str:

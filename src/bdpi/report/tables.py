@@ -38,6 +38,19 @@ class Table:
     note: str
 
 
+@dataclass(frozen=True)
+class TabledRow:
+    """A row of panels and its tables. The bootstraps behind them take a while: they are made once for a report."""
+
+    row: Row
+    tables: tuple[Table, ...]
+
+    @classmethod
+    def all_of(cls, rows: Sequence[Row]) -> list[TabledRow]:
+        """All rows of a report."""
+        return [cls(row, tuple(tables_of(row))) for row in rows]
+
+
 def tables_of(row: Row) -> list[Table]:
     """The tables of one row of panels; those that would be empty are left out."""
     return [table for table in (_returns(row), _thresholds(row), _improvement(row), _every_pair(row)) if table.rows]

@@ -10,7 +10,7 @@ from bdpi.report.figure import draw_entropy, draw_figure
 from bdpi.report.page import make_page
 from bdpi.report.panels import rows_of
 from bdpi.report.robustness import Robustness, write_robustness
-from bdpi.report.tables import markdown, tables_of, unfinished
+from bdpi.report.tables import TabledRow, markdown, unfinished
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import write_atomically
 from bdpi.runs.store import StoredRun
@@ -34,11 +34,11 @@ def write_report(runs: Sequence[StoredRun], folder: Path, *, title: str, command
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"the folder {folder} cannot be made: {error.strerror or error}") from None
-    curves = [run for run in runs if not is_drawn(run)]
+    rows = rows_of(run for run in runs if not is_drawn(run))
     written = []
-    if curves:
+    if rows:
         written = [folder / "figure.png", folder / "figure.pdf"]
-        draw_figure(rows_of(curves), written, title)
+        draw_figure(rows, written, title)
     if any(run.entropies is not None and len(run.entropies) for run in runs):
         entropy = [folder / "entropy.png", folder / "entropy.pdf"]
         draw_entropy(runs, entropy)
@@ -46,20 +46,20 @@ def write_report(runs: Sequence[StoredRun], folder: Path, *, title: str, command
     robustness, drawn = write_robustness(comparisons_of(runs), folder)
     written += drawn
     tables, page = folder / "tables.md", folder / "index.html"
-    _write(tables, _markdown(runs, title, command, robustness))
-    _write(page, make_page(runs, title=title, command=command, robustness=robustness))
+    tabled = TabledRow.all_of(rows)
+    _write(tables, _markdown(tabled, title, command, robustness))
+    _write(page, make_page(runs, title=title, command=command, robustness=robustness, rows=tabled))
     return [*written, tables, page]
 
 
-def _markdown(runs: Sequence[StoredRun], title: str, command: str, robustness: Robustness) -> str:
-    rows = rows_of([run for run in runs if not is_drawn(run)])
+def _markdown(rows: Sequence[TabledRow], title: str, command: str, robustness: Robustness) -> str:
     parts = [f"# {' '.join(title.split())}\n", f"Made by `{' '.join(command.split())}`.\n"]
-    for row in rows:
-        parts.append(f"## {row.title}\n")
-        parts += [markdown(table) for table in tables_of(row)]
+    for each in rows:
+        parts.append(f"## {each.row.title}\n")
+        parts += [markdown(table) for table in each.tables]
     if robustness.tables:
         parts += ["## Robustness to hyper-parameters\n", *(markdown(table) for table in robustness.tables)]
-    waiting = unfinished(rows)
+    waiting = unfinished([each.row for each in rows])
     if waiting.rows:
         parts.append(markdown(waiting).replace("### ", "## ", 1))
     return "\n".join(parts)
