@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup train test lint bench bench-gpu bench-robot bench-store demonstrations asynchronous sanitize \
+.PHONY: help setup train test lint bench bench-gpu bench-robot bench-store demonstrations asynchronous precision sanitize \
         figures learning clean
 
 help: ## What can be done here
@@ -48,6 +48,9 @@ demonstrations: $(INSTALLED) ## Table-v0 with five demonstrations (a quarter of 
 
 asynchronous: $(INSTALLED) ## TableLong-v0, learned in the background (half an hour)
 	@$(BIN)/python benchmarks/asynchronous.py
+
+precision: $(INSTALLED) ## Pictures in bfloat16 against float32 (needs a GPU; some minutes)
+	@$(BIN)/python benchmarks/precision.py
 
 # In folders of its own, so that the installed learner stays as fast as it is.
 sanitize: $(INSTALLED) ## Data races in the compiled learner, by GCC's thread sanitizer (some minutes)
