@@ -6,6 +6,10 @@ One epoch belongs to one step of the environment. The floor is the larger of two
 at the GPU's peak rate for their type, and the replay samples and networks read once from its memory. One-hot inputs
 select weights, without any multiplication, and samples of the same state have the same outputs. Convolutional networks
 (Hallway) multiply on tensor cores, in TF32 as PyTorch's convolutions do by default, or in bfloat16.
+
+A cohort is measured as a population uses it, with environments that take no time: its members are as many groups as are
+computed at a time, each of which asks for the next epoch when it has got one, with one more transition in each replay
+memory. The figure is the time in which all members get one epoch, while all groups go on.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -91,6 +96,40 @@ def milliseconds(epoch: Callable[[], object], repeats: int) -> float:
     return 1000 * (time.perf_counter() - start) / repeats
 
 
+def milliseconds_of_cohort(
+    cohort: Cohort, members: list[Member], request: Callable[[Member, int], _Request], repeats: int
+) -> float:
+    """Until all members have had an epoch.
+
+    :param request: that of a member, with so many more transitions
+    :param repeats: epochs of each member at least, two or more, after three that are not counted
+    """
+    n = len(cohort.lanes)
+    ended: list[list[float]] = [[] for _ in range(n)]
+    errors: list[BaseException] = []
+    is_over = threading.Event()
+
+    def go_on(number: int) -> None:
+        while not is_over.is_set():
+            requests = [request(member, len(ended[number])) for member in members[number::n]]
+            cohort.compute(requests, cohort.lanes[number])
+            ended[number].append(time.perf_counter())
+            errors.extend(one.error for one in requests if one.error is not None)
+            if errors or all(len(times) >= repeats + 3 for times in ended):
+                is_over.set()
+
+    threads = [threading.Thread(target=go_on, args=(number,)) for number in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    # The last ones are not counted either: others may already have stopped.
+    per_second = sum(len(members[k::n]) * (len(times) - 4) / (times[-2] - times[2]) for k, times in enumerate(ended))
+    return 1000 * len(members) / per_second
+
+
 @dataclass(frozen=True)
 class Figure:
     """One line of the benchmark."""
@@ -128,8 +167,12 @@ def measure(task: str) -> Iterator[Figure]:
     for runs in (16, 128):
         cohort = Cohort(replace(networks, runs=runs), CRITICS, runs, torch.device("cuda"))
         members = [Member(cohort, network(sizes), network(sizes), state) for _ in range(runs)]
-        requests = [_Request(member, memory, batches, order, hyper) for member in members]
-        ms = milliseconds(partial(cohort._compute_requests, requests), 5)
+
+        def request(member: Member, added: int) -> _Request:
+            ring = replace(memory.ring, added=CAPACITY + added)
+            return _Request(member, replace(memory, ring=ring), batches, order, hyper)
+
+        ms = milliseconds_of_cohort(cohort, members, request, 10)
         yield Figure(task, "fused, a cohort", runs, ms, floor(sizes, one_hot, runs, hyper))
 
 

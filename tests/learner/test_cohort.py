@@ -95,7 +95,7 @@ def test_a_failure_reaches_all_members(monkeypatch):
     def fail(*arguments):
         raise ValueError("out of memory")
 
-    monkeypatch.setattr(fused.FusedNetworks, "epoch", fail)
+    monkeypatch.setattr(fused.FusedNetworks, "train_critics", fail)
     population, errors = Cohorts(2, DEVICE), []
 
     def run(number: int) -> None:

@@ -1,9 +1,10 @@
 """Many runs at once: what each of them would compute alone on a GPU, one pair of kernels computes for all.
 
 Each run goes on in a thread of its own and has a learner of its own, a :class:`Member`. Their parameters are slices of
-the same tensors. When half of the members of a cohort have asked for their epochs, these are computed; the others act
-meanwhile, and are the next half. What a member learns does not depend on who learns with it; how it is rounded depends
-on how many there are places for.
+the same tensors. When some of the members of a cohort have asked for their epochs, these are computed; the others act
+meanwhile, and are the next groups. A GPU computes several groups at a time: while the actors of one follow its critics,
+one after the other, the critics of another one are trained. What a member learns does not depend on who learns with it;
+how it is rounded depends on how many there are places for.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bdpi.learner.fused import EpochTensors, FusedLearner, FusedNetworks
+from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import (
     EpochMetrics,
     FloatArray,
@@ -31,17 +33,17 @@ from bdpi.learner.interface import (
     Observations,
     Transitions,
 )
+from bdpi.learner.lanes import FEW, Lane
 from bdpi.learner.memory import NAMES, TensorTransitions
 from bdpi.learner.perceptron import Perceptron
-from bdpi.learner.staging import Staging
 from bdpi.learner.torch import AdamTensors, numbers_of
 
+N_LANES = 4  # groups that are computed at a time, each of at least this part of the members
 _PATIENCE = 0.005  # seconds that members wait for others
-_FEW = 16  # transitions that a member may have more than at its last epoch, for them to travel with the others'
-_LAUNCHING = threading.Lock()  # several cohorts may want to at the same time
+_LAUNCHING = threading.Lock()  # several lanes, of several cohorts, may want to at the same time
 
 
-@dataclass
+@dataclass(eq=False)
 class _Request:
     member: Member
     transitions: Transitions
@@ -50,6 +52,13 @@ class _Request:
     hyperparameters: Hyperparameters
     metrics: EpochMetrics | None = None
     error: BaseException | None = None
+    since: float = field(default_factory=time.monotonic)
+    #: that it was answered, or that its thread should look whether there is something to compute
+    news: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_answered(self) -> bool:
+        return self.metrics is not None or self.error is not None
 
     @property
     def program(self) -> tuple[Any, ...]:
@@ -102,16 +111,14 @@ class Cohort:
         self._free = list(range(size))[::-1]
         self._members: set[Member] = set()
         self._requests: list[_Request] = []
-        self._desks: dict[tuple[int, ...], _Desk] = {}
-        self._turn = threading.Condition()
-        # Cohorts of one process do not wait for each other.
-        is_gpu = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if is_gpu else None  # type: ignore[no-untyped-call]
-        self._done = torch.cuda.Event(blocking=True) if is_gpu else None  # type: ignore[no-untyped-call]
+        #: all of them, and those in which nothing is computed
+        self.lanes = [Lane(networks, size, device) for _ in range(N_LANES)]
+        self._free_lanes = list(self.lanes)
+        self._lock = threading.Lock()
 
     def join(self, member: Member) -> int:
         """Take a slot; returns its number."""
-        with self._turn:
+        with self._lock:
             if not self._free:
                 raise RuntimeError(f"this cohort has no place for more than {self.size} runs")
             self._members.add(member)
@@ -120,62 +127,109 @@ class Cohort:
     def leave(self, member: Member) -> None:
         """Give the slot back; the others no longer wait for this member."""
         self.pause(member)
-        with self._turn:
+        with self._lock:
             self._free.append(member.slot)
 
     def pause(self, member: Member) -> None:
         """Have the others not wait for this member."""
-        with self._turn:
+        with self._lock:
             self._members.discard(member)
-            self._compute_if_enough_are_here()
+            self._tell_the_first()
 
     def resume(self, member: Member) -> None:
         """Have the others wait for this member again."""
-        with self._turn:
+        with self._lock:
             self._members.add(member)
 
     def epoch(self, request: _Request) -> EpochMetrics:
-        """Wait until half of the members want an epoch, but not for long, and have it computed."""
-        with self._turn:
+        """Wait until enough members want an epoch, but not for long, and have it computed.
+
+        Who finds that they are enough computes it for all of them. Who has waited longest looks from time to time.
+        """
+        with self._lock:
             self._requests.append(request)
-            self._compute_if_enough_are_here()
-            while request.metrics is None and request.error is None:
-                if not self._turn.wait(_PATIENCE) and self._requests and self._requests[0] is request:
-                    self._compute_all()
+        try:
+            while not request.is_answered:
+                request.news.clear()
+                with self._lock:
+                    group, lane = self._take() if request in self._requests else ([], None)
+                    is_first = request in self._requests[:1]
+                if lane is not None:
+                    self._compute_group(group, lane)
+                elif not request.is_answered:
+                    request.news.wait(_PATIENCE if is_first else None)
+        except BaseException:  # an interruption; the others must not wait for ever
+            with self._lock:
+                self._requests = [other for other in self._requests if other is not request]
+                self._tell_the_first()
+            raise
         if request.error is not None:
             raise RuntimeError(f"the epoch of {self.size} runs failed: {request.error}") from request.error
         assert request.metrics is not None
         return request.metrics
 
-    def _compute_if_enough_are_here(self) -> None:
-        if self._requests and 2 * len(self._requests) >= len(self._members):
-            self._compute_all()
+    def _take(self) -> tuple[list[_Request], Lane | None]:
+        """What is to be computed now, and where; nowhere if members should wait, for others or for a lane."""
+        if not self._requests or not self._free_lanes:
+            return [], None
+        is_late = time.monotonic() - self._requests[0].since >= _PATIENCE
+        if N_LANES * len(self._requests) < len(self._members) and not is_late:
+            return [], None
+        group, self._requests = self._requests, []
+        return group, self._free_lanes.pop()
 
-    def _compute_all(self) -> None:
-        requests, self._requests = self._requests, []
+    def _tell_the_first(self) -> None:
+        """Have the thread that has waited longest look again."""
+        if self._requests:
+            self._requests[0].news.set()
+
+    def _compute_group(self, group: list[_Request], lane: Lane) -> None:
+        """Answer these requests, whatever happens, and give the lane back."""
         try:
-            self._compute_requests(requests)
-        except BaseException as error:  # the others must not wait for ever
-            for request in requests:
+            self.compute(group, lane)
+        except BaseException as error:
+            for request in group:
                 request.error = error
-        self._turn.notify_all()
+        finally:
+            with self._lock:
+                self._free_lanes.append(lane)
+                self._tell_the_first()
+            for request in group:
+                request.news.set()
 
-    def _compute_requests(self, requests: list[_Request]) -> None:
+    def compute(self, group: list[_Request], lane: Lane) -> None:
+        """The epochs of members, who may need several programs. An error is for those that need the same one."""
         by_program: dict[tuple[Any, ...], list[_Request]] = {}
-        for request in requests:
+        for request in group:
             by_program.setdefault(request.program, []).append(request)
-        with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream), torch.no_grad():
-            for group in by_program.values():
-                self._compute(group)
+        for requests in by_program.values():
+            try:
+                self._compute(requests, lane)
+            except BaseException as error:
+                for request in requests:
+                    request.error = error
+                    request.member.ring = None  # who knows what of it has arrived
+                with contextlib.suppress(RuntimeError):  # that there is no GPU any more, for example
+                    lane.clear()
 
-    def _compute(self, requests: list[_Request]) -> None:
-        """An epoch of members that one pair of kernels trains.
+    def _compute(self, requests: list[_Request], lane: Lane) -> None:
+        """An epoch of members that one pair of kernels trains."""
+        has_actor = requests[0].hyperparameters.actor_rule is not None
+        with _LAUNCHING, lane.work(), torch.no_grad():
+            back = self._launch(requests, lane)
+        lane.wait()
+        metrics = back[: len(requests)].mean(axis=1).tolist()
+        for request, (critic_loss, actor_loss, mean_q) in zip(requests, metrics, strict=True):
+            request.metrics = EpochMetrics(critic_loss, actor_loss if has_actor else float("nan"), mean_q)
+
+    def _launch(self, requests: list[_Request], lane: Lane) -> NDArray[Any]:
+        """Start the epoch; returns where its metrics will be. Members act with what the kernels write to the host.
 
         Each call of PyTorch lets other threads take over, which may keep the lock for a while. So they are few.
         """
         self._make_room(requests)
         assert self._memory is not None
-        desk = self._desk(requests[0])
+        desk = lane.desk(requests[0].transitions, requests[0].batches.shape)
         there = desk.there.arrays
         members, batches, order, rates = (there[name] for name in ("members", "batches", "order", "rates"))
         for number, request in enumerate(requests):
@@ -184,37 +238,17 @@ class Cohort:
             order[number] = request.critics
             rates[number] = request.member.plan(request.hyperparameters).rates
         count = self._gather(requests, there)
-        has_actor = requests[0].hyperparameters.actor_rule is not None
-        with _LAUNCHING:
-            desk.there.send()
-            if count:
-                self.networks.remember(self._memory, desk.new, desk.there.tensors["places"], count)
-            everything = self.critics, self.active, self.actors if has_actor else None, self._memory
-            self.networks.epoch(*everything, len(requests), desk.tensors, requests[0].hyperparameters)
-            desk.back.receive()
-            self._publish()
-        if self._done is not None:
-            # The thread sleeps until then: others need the core that it would otherwise keep busy.
-            self._done.record()
-            self._done.synchronize()
-        metrics = desk.back.arrays["metrics"][: len(requests)].mean(axis=1).tolist()
-        for request, (critic_loss, actor_loss, mean_q) in zip(requests, metrics, strict=True):
-            request.metrics = EpochMetrics(critic_loss, actor_loss if has_actor else float("nan"), mean_q)
-
-    def _publish(self) -> None:
-        """Let members act with what they have learned."""
+        desk.there.send()
+        if count:
+            self.networks.remember(self._memory, desk.new, desk.there.tensors["places"], count)
+        everything = self._memory, len(requests), desk.tensors, requests[0].hyperparameters
+        acting = (None, None) if self._has_actor else (self.acting, self.acting_active)
+        with lane.let_others_go_first():
+            self.networks.train_critics(self.critics, self.active, *everything, acting)
         if self._has_actor:
-            self.acting.copy_(self.actors.parameters, non_blocking=True)
-        else:
-            self.acting.copy_(self.critics.parameters, non_blocking=True)
-            self.acting_active.copy_(self.active, non_blocking=True)
-
-    def _desk(self, request: _Request) -> _Desk:
-        """Where requests of this shape are written; made when the first one comes."""
-        shape = request.batches.shape
-        if shape not in self._desks:
-            self._desks[shape] = _Desk(self.networks, request, self.size, self.device)
-        return self._desks[shape]
+            self.networks.train_actor(self.actors, *everything, self.acting)
+        desk.back.receive()
+        return desk.back.arrays["metrics"]
 
     def _make_room(self, requests: list[_Request]) -> None:
         """Have a replay memory on the device that is as large as the largest of the members'."""
@@ -224,7 +258,13 @@ class Cohort:
         capacity = max(ring.capacity for ring in rings if ring is not None)
         if self._memory is None or self._memory.actions.shape[1] < capacity:
             empty = _memory_like(requests[0].transitions, self.size, capacity, self.device)
+            self._wait_for_all_lanes()
             self._memory = _larger(self._memory, empty)
+            self._wait_for_all_lanes()
+
+    def _wait_for_all_lanes(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _gather(self, requests: list[_Request], there: dict[str, NDArray[Any]]) -> int:
         """Write what is new in members' replay memories to the desk; returns how many transitions that are."""
@@ -236,7 +276,7 @@ class Cohort:
             is_known = member.ring is not None and member.ring.memory is ring.memory
             new = range(max(member.ring.added if is_known else 0, ring.added - ring.capacity), ring.added)
             member.ring = ring
-            if len(new) > _FEW:
+            if len(new) > FEW:
                 self._copy(request, np.array(new) % ring.capacity)
                 continue
             for row in new:
@@ -254,45 +294,6 @@ class Cohort:
             if mine is not None:
                 values = torch.as_tensor(getattr(request.transitions, name)[rows]).to(self.device)
                 mine[request.member.slot, index] = values.view(-1, *mine.shape[2:])
-
-
-class _Desk:
-    """What travels between the host and the device for an epoch of members whose batches have the same shape.
-
-    :param networks: of the members
-    :param request: one of them
-    :param size: how many members there may be
-    :param device: where they are trained
-    """
-
-    def __init__(self, networks: FusedNetworks, request: _Request, size: int, device: torch.device) -> None:
-        n_trained, batch_size = request.batches.shape
-        columns = {
-            name: np.asarray(column) for name in NAMES if (column := getattr(request.transitions, name)) is not None
-        }
-        #: members, batches, order, rates; new transitions and their places
-        self.there = Staging(
-            {
-                "members": ((size,), np.int32),
-                "batches": ((size, n_trained, batch_size), np.int32),
-                "order": ((size, n_trained), np.int32),
-                "rates": ((size, 4), np.float64),
-                "places": ((_FEW * size,), np.int64),
-                **{name: ((_FEW * size, *column.shape[1:]), column.dtype) for name, column in columns.items()},
-            },
-            device,
-        )
-        self.back = Staging({"metrics": ((size, n_trained, 3), np.float32)}, device)
-        self.new = TensorTransitions(**{name: self.there.tensors.get(name) for name in NAMES})  # type: ignore[arg-type]
-        tensors = self.there.tensors
-        self.tensors = EpochTensors(
-            tensors["members"],
-            tensors["batches"],
-            tensors["order"],
-            tensors["rates"],
-            torch.empty((size, n_trained, batch_size, networks.critic_sizes[-1]), device=device),
-            self.back.tensors["metrics"],
-        )
 
 
 def _parameters(sizes: tuple[int, ...]) -> int:
@@ -372,7 +373,7 @@ class Member(FusedLearner):
         self.acting_parameters.copy_((self.critics if self.actor is None else self.actor).parameters)
         self.cohort.acting_active[self.slot].copy_(self.active)
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # the cohort has a stream of its own
+            torch.cuda.synchronize(self.device)  # the cohort has streams of its own
 
     def q_values(self, observations: Observations) -> FloatArray:
         """See :meth:`bdpi.learner.interface.Learner.q_values`; who acts by them does not wait for the device."""

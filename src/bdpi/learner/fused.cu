@@ -118,12 +118,14 @@ DEVICE void load(Network &network, int part, const float *values, const float *f
     load(network.second_moment, part, second);
 }
 
-// Programs of a group write the same values where they share an address. A thread loads what it has stored.
-DEVICE void store(const Network &network, int part, float *values, float *first, float *second) {
+// Programs of a group write the same values where they share an address. A thread loads what it has stored. `acting` is
+// a second place for the values; null: none.
+DEVICE void store(const Network &network, int part, float *values, float *first, float *second, float *acting) {
     for (int i = thread(); i < PARAMETERS; i += THREADS) {
         const int to = place(i, part);
         if (to < 0) continue;
         values[to] = network.values[i];
+        if (acting) acting[to] = network.values[i];
         first[to] = network.first_moment[i];
         second[to] = network.second_moment[i];
     }
@@ -232,6 +234,7 @@ KERNEL train_critics(
     const Observation *next_observations, const Byte *next_masks,
     const int *members, const int *batches, const int *critics, const double *rates,  // (S,) (S, K, N) (S, K) (S, 4)
     float *targets, float *metrics,  // out: (S, K, N, A), (S, K, 3): losses, those of the actor, mean Q-values
+    float *acting, Integer *acting_active,  // out: copies of `parameters` and `active` on the host, or null
     int M, int C, int K) {
     auto &s = shared<Shared>();
     const int number = program() / GROUP, part = program() % GROUP, slot = number / K;
@@ -315,13 +318,16 @@ KERNEL train_critics(
 #pragma unroll
                 for (int a = 0; a < A; a++) d[a] = (aim.count * y[a] - aim.sums[a]) * (2.0f / (N * A));
             });
-        store(s.network, part, parameters + at, first_moment + at, second_moment + at);
+        const bool is_last = iteration >= ITERATIONS - 2;  // of this one of the two networks
+        float *copy = acting && is_last ? acting + at : nullptr;
+        store(s.network, part, parameters + at, first_moment + at, second_moment + at, copy);
     }
     loss = sum_over_threads(s, loss);
     total = sum_over_threads(s, total);
     if (thread() == 0 && part == 0) {
         for (int e = 0; e < 2; e++) steps[critic * 2 + e] = counts[e];
         active[critic] = (first + ITERATIONS) % 2;
+        if (acting) acting_active[critic] = active[critic];
         metrics[number * 3] = loss / (N * A);
         metrics[number * 3 + 2] = total / (N * A);
     }
@@ -334,6 +340,7 @@ KERNEL train_actor(
     float *parameters, float *first_moment, float *second_moment, Integer *steps,  // (R, P), (R,)
     const Observation *observations, const Byte *masks, const int *members, const int *batches,  // as above
     const double *rates, const float *q_values, float *metrics,
+    float *acting,  // out: a copy of `parameters` on the host, or null
     int M, int K) {
     auto &s = shared<Shared>();
     const int slot = program() / GROUP, part = program() % GROUP;
@@ -417,7 +424,8 @@ KERNEL train_actor(
                 }
             });
     }
-    store(s.network, part, parameters + run * P, first_moment + run * P, second_moment + run * P);
+    float *copy = acting ? acting + run * P : nullptr;
+    store(s.network, part, parameters + run * P, first_moment + run * P, second_moment + run * P, copy);
     if (thread() == 0 && part == 0) steps[run] = count + Integer(K) * FIT;
 }
 #endif

@@ -38,13 +38,14 @@ _SHARED_FLOATS = 56_000  # of a program
 class Kernels(Protocol):
     """Something that runs the kernels of fused.cu."""
 
-    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any]) -> None:
+    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any], crowd: int) -> None:
         """Run a kernel.
 
         :param name: which one
         :param sizes: the macros
         :param programs: how many
         :param arguments: ctypes values
+        :param crowd: how many programs there are with those of other launches, which may share the GPU
         """
 
 
@@ -130,25 +131,63 @@ class FusedNetworks:
         :param runs: S
         :param inputs: of the S runs; also receives what there is to say about them
         """
+        self.train_critics(critics, active, memory, runs, inputs, hyperparameters)
+        if actor is not None:
+            self.train_actor(actor, memory, runs, inputs, hyperparameters)
+
+    def train_critics(
+        self,
+        critics: AdamTensors,
+        active: Tensor,
+        memory: TensorTransitions,
+        runs: int,
+        inputs: EpochTensors,
+        hyperparameters: Hyperparameters,
+        acting: tuple[Tensor | None, Tensor | None] = (None, None),
+    ) -> None:
+        """The first part of an epoch.
+
+        :param acting: receives the parameters of the S runs and which ones are active; may be on the host
+        """
         _, n_trained, batch_size = inputs.batches.shape
-        length = memory.actions.shape[1]
-        rule = hyperparameters.actor_rule
         sizes = self._sizes("train_critics", memory, batch_size, hyperparameters)
         arguments = [
             *(critics.parameters, critics.first_moment, critics.second_moment, critics.steps, active),
             *(memory.observations, memory.actions, memory.rewards, memory.discounts, memory.next_observations),
             *(memory.next_masks, inputs.members, inputs.batches, inputs.order, inputs.rates),
-            *(inputs.q, inputs.metrics, length, active.shape[1], n_trained),
+            *(inputs.q, inputs.metrics, *acting, memory.actions.shape[1], active.shape[1], n_trained),
         ]
-        _launch("train_critics", sizes, runs * n_trained * sizes["GROUP"], arguments)
-        if rule is not None and actor is not None:
-            sizes = self._sizes("train_actor", memory, batch_size, hyperparameters)
-            arguments = [
-                *(actor.parameters, actor.first_moment, actor.second_moment, actor.steps),
-                *(memory.observations, memory.masks, inputs.members, inputs.batches, inputs.rates),
-                *(inputs.q, inputs.metrics, length, n_trained),
-            ]
-            _launch("train_actor", sizes, runs * sizes["GROUP"], arguments)
+        self._launch("train_critics", sizes, runs, n_trained * sizes["GROUP"], arguments)
+
+    def train_actor(
+        self,
+        actor: AdamTensors,
+        memory: TensorTransitions,
+        runs: int,
+        inputs: EpochTensors,
+        hyperparameters: Hyperparameters,
+        acting: Tensor | None = None,
+    ) -> None:
+        """The second part: actors follow their critics, if there is a rule by which to.
+
+        :param acting: receives the parameters of the S runs; may be on the host
+        """
+        if hyperparameters.actor_rule is None:
+            return
+        _, n_trained, batch_size = inputs.batches.shape
+        sizes = self._sizes("train_actor", memory, batch_size, hyperparameters)
+        arguments = [
+            *(actor.parameters, actor.first_moment, actor.second_moment, actor.steps),
+            *(memory.observations, memory.masks, inputs.members, inputs.batches, inputs.rates),
+            *(inputs.q, inputs.metrics, acting, memory.actions.shape[1], n_trained),
+        ]
+        self._launch("train_actor", sizes, runs, sizes["GROUP"], arguments)
+
+    def _launch(
+        self, kernel: str, sizes: Mapping[str, int], runs: int, programs: int, arguments: Sequence[Tensor | int | None]
+    ) -> None:
+        """Start so many programs for each of these runs; meanwhile, others that share the GPU may have as many."""
+        _launch(kernel, sizes, runs * programs, arguments, max(runs, self.runs) * programs)
 
     def remember(self, memory: TensorTransitions, new: TensorTransitions, places: Tensor, count: int) -> None:
         """Put transitions into the replay memories of runs.
@@ -160,7 +199,7 @@ class FusedNetworks:
         plain = {"WHOLE": 0, "GROUP": 1, "UNITS": _UNITS, "WARPS": 8}
         sizes = {**self._sizes("train_critics", memory, 1, Hyperparameters(1, 1)), **plain}
         columns = [getattr(part, name) for part in (memory, new) for name in NAMES]
-        _launch("remember", sizes, -(-count // (32 * sizes["WARPS"])), [*columns, places, count])
+        _launch("remember", sizes, -(-count // (32 * sizes["WARPS"])), [*columns, places, count], 1)
 
     def _sizes(
         self, kernel: str, memory: TensorTransitions, batch_size: int, hyperparameters: Hyperparameters
@@ -216,11 +255,14 @@ def _fits_whole(sizes: Sequence[int], batch_size: int) -> bool:
     return inputs <= _MOST_WHOLE_INPUTS and outputs <= _MOST_WHOLE_OUTPUTS and shared <= _SHARED_FLOATS
 
 
-def _launch(kernel: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Tensor | int | None]) -> None:
+def _launch(
+    kernel: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Tensor | int | None], crowd: int
+) -> None:
     if not is_available():
         raise RuntimeError(f"the fused learner needs {nvrtc.REMEDY}")
     assert kernels is not None
-    kernels.launch(kernel, {name: int(size) for name, size in sizes.items()}, programs, _values(arguments))
+    sizes = {name: int(size) for name, size in sizes.items()}
+    kernels.launch(kernel, sizes, programs, _values(arguments), crowd)
 
 
 def _values(arguments: Sequence[Tensor | int | None]) -> list[Any]:

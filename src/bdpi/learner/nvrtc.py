@@ -34,20 +34,21 @@ class CompiledKernels:
         self._source, self._headers = source, headers
         self._functions: dict[tuple[Any, ...], tuple[Any, int]] = {}
 
-    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any]) -> None:
+    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any], crowd: int) -> None:
         """Start a kernel on PyTorch's current stream.
 
         :param name: of the kernel
         :param sizes: macros; one of them is WARPS, of a program
         :param programs: number of thread blocks
         :param arguments: ctypes values
+        :param crowd: how many thread blocks there are with those of other launches, which may share the GPU
         """
         from cuda.bindings import driver
 
-        # Where there are more programs than multiprocessors, two small ones share one: each has fewer registers, and
+        # Where there may be more programs than multiprocessors, two small ones share one: each has fewer registers, and
         # is a little slower, but while one waits, the other goes on.
         device = torch.cuda.current_device()
-        sizes = {**sizes, "OCCUPANCY": 16 // sizes["WARPS"] if programs > _multiprocessors(device) else 1}
+        sizes = {**sizes, "OCCUPANCY": 16 // sizes["WARPS"] if crowd > _multiprocessors(device) else 1}
         key = (device, name, *sizes.items())
         if key not in self._functions:
             self._functions[key] = self._compile(name, sizes)

@@ -22,7 +22,7 @@ class Emulator:
         self._folder = folder
         self._libraries: dict[tuple[tuple[str, int], ...], ctypes.CDLL] = {}
 
-    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any]) -> None:
+    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any], crowd: int) -> None:
         key = tuple(sizes.items())
         if key not in self._libraries:
             target = self._folder / f"{len(self._libraries)}.so"
