@@ -67,7 +67,7 @@ EXPERIMENTS = (
     Experiment("TableLong-v0", "actor-mimic", 150, (125, 150), ("algorithms", "ActorMimic")),
     Experiment("TableLong-v0", "abcdqn", 150, (125, 150), ("algorithms", "ABCDQN")),
     Experiment("Pendulum-v1", "bdpi", 100, (60, 100), ("pendulum", "BDPI")),
-    Experiment("LunarLander-v3", "bdpi", 70, (50, 70), ("algorithms", "BDPI"), seeds=10),
+    Experiment("LunarLander-v3", "bdpi", 70, (50, 70), ("algorithms", "BDPI")),
     Experiment("TableSafe-v0", "bdpi", 60, (40, 60), None),
     Experiment("Hallway-v0", "bdpi", 60, (40, 60), ("algorithms", "BDPI"), seeds=2, needs_gpu=True),
 )
