@@ -164,7 +164,27 @@ def test_the_optimiser_cannot_be_replaced():
         ACKTR("MlpPolicy", Walk(), policy_kwargs={"optimizer_class": torch.optim.Adam})
 
 
-@pytest.mark.parametrize(("argument", "value"), [("kl_clip", 0), ("vf_fisher_coef", -1), ("learning_rate", -1)])
+@pytest.mark.parametrize("argument", ["use_rms_prop", "rms_prop_eps"])
+def test_the_arguments_of_another_optimiser_are_refused(argument):
+    with pytest.raises(ValueError, match=f"optimiser of its own, K-FAC: leave {argument} out"):
+        ACKTR("MlpPolicy", Walk(), **{argument: 0})
+
+
+def test_a_loaded_agent_may_have_another_trust_region(tmp_path):
+    agent = ACKTR("MlpPolicy", Walk(), seed=1, kl_clip=0.001).learn(40)
+    agent.save(tmp_path / "agent")
+    loaded = ACKTR.load(tmp_path / "agent", env=Walk(), kl_clip=0.5, fisher_decay=0.9)
+    assert {(group["kl_clip"], group["decay"]) for group in loaded.policy.optimizer.param_groups} == {(0.5, 0.9)}
+    loaded.set_parameters(agent.get_parameters())
+    assert {group["kl_clip"] for group in loaded.policy.optimizer.param_groups} == {0.5}
+    before = {name: value for name, value in agent.policy.optimizer.param_groups[0].items() if name != "params"}
+    same = ACKTR.load(tmp_path / "agent", env=Walk())
+    assert {n: v for n, v in same.policy.optimizer.param_groups[0].items() if n != "params"} == before
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("kl_clip", 0), ("vf_fisher_coef", -1), ("learning_rate", -1), ("momentum", 1)]
+)
 def test_bad_arguments_are_named(argument, value):
     with pytest.raises(ValueError, match=argument):
         ACKTR("MlpPolicy", Walk(), **{argument: value})

@@ -8,7 +8,7 @@ Where the paper says nothing, they are SB3's (or, for ACKTR, those of its own pa
   best value. A2C has the networks of ACKTR. DQN has what the table gives Bootstrapped DQN, except for its 20 gradient
   steps per batch: memory, batch, a training epoch at each time-step, learning rate, network. SB3's 10 000 time-steps
   between two updates of the target network are outside the paper's range, whose largest value, 1000, is taken.
-- SAC and TD3, for continuous actions, are not in the paper: everything is SB3's.
+- SAC and TD3 are in the paper's Figure 3, Pendulum, which says nothing about their parameters: everything is SB3's.
 
 Networks and the batches of PPO are larger on LunarLander, as in the table. From pixels (Hallway), PPO and ACKTR learn
 from 16 copies of the environment, every 80 time-steps of each, and PPO has a learning rate of 0.00005. The paper gives
