@@ -207,3 +207,14 @@ def test_cart_pole(seed):
     agent = ACKTR("MlpPolicy", env, seed=seed, policy_kwargs={"net_arch": [32, 32]})
     agent.learn(60_000, callback=StopTrainingOnMaxEpisodes(300), log_interval=None)
     assert np.convolve(env.get_episode_rewards(), np.ones(50) / 50, "valid").max() >= 100
+
+
+@pytest.mark.slow
+def test_lunar_lander():
+    """The best 30 episodes in a row had means of 80, -55 and -28 with the seeds 1 to 3. Of a network that is not
+    trained, by a learning rate of 0, they had -139, -145 and -138, even in 36 000 steps.
+    """
+    env = Monitor(gym.make("LunarLander-v3"))
+    agent = ACKTR("MlpPolicy", env, seed=3, policy_kwargs={"net_arch": [32, 32]})
+    agent.learn(30_000, log_interval=None)
+    assert np.convolve(env.get_episode_rewards(), np.ones(30) / 30, "valid").max() >= -90
