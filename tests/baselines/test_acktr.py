@@ -164,7 +164,27 @@ def test_the_optimiser_cannot_be_replaced():
         ACKTR("MlpPolicy", Walk(), policy_kwargs={"optimizer_class": torch.optim.Adam})
 
 
-@pytest.mark.parametrize(("argument", "value"), [("kl_clip", 0), ("vf_fisher_coef", -1), ("learning_rate", -1)])
+@pytest.mark.parametrize("argument", ["use_rms_prop", "rms_prop_eps"])
+def test_the_arguments_of_another_optimiser_are_refused(argument):
+    with pytest.raises(ValueError, match=f"optimiser of its own, K-FAC: leave {argument} out"):
+        ACKTR("MlpPolicy", Walk(), **{argument: 0})
+
+
+def test_a_loaded_agent_may_have_another_trust_region(tmp_path):
+    agent = ACKTR("MlpPolicy", Walk(), seed=1, kl_clip=0.001).learn(40)
+    agent.save(tmp_path / "agent")
+    loaded = ACKTR.load(tmp_path / "agent", env=Walk(), kl_clip=0.5, fisher_decay=0.9)
+    assert {(group["kl_clip"], group["decay"]) for group in loaded.policy.optimizer.param_groups} == {(0.5, 0.9)}
+    loaded.set_parameters(agent.get_parameters())
+    assert {group["kl_clip"] for group in loaded.policy.optimizer.param_groups} == {0.5}
+    before = {name: value for name, value in agent.policy.optimizer.param_groups[0].items() if name != "params"}
+    same = ACKTR.load(tmp_path / "agent", env=Walk())
+    assert {n: v for n, v in same.policy.optimizer.param_groups[0].items() if n != "params"} == before
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("kl_clip", 0), ("vf_fisher_coef", -1), ("learning_rate", -1), ("momentum", 1)]
+)
 def test_bad_arguments_are_named(argument, value):
     with pytest.raises(ValueError, match=argument):
         ACKTR("MlpPolicy", Walk(), **{argument: value})
@@ -187,3 +207,14 @@ def test_cart_pole(seed):
     agent = ACKTR("MlpPolicy", env, seed=seed, policy_kwargs={"net_arch": [32, 32]})
     agent.learn(60_000, callback=StopTrainingOnMaxEpisodes(300), log_interval=None)
     assert np.convolve(env.get_episode_rewards(), np.ones(50) / 50, "valid").max() >= 100
+
+
+@pytest.mark.slow
+def test_lunar_lander():
+    """The best 30 episodes in a row had means of 80, -55 and -28 with the seeds 1 to 3. Of a network that is not
+    trained, by a learning rate of 0, they had -139, -145 and -138, even in 36 000 steps.
+    """
+    env = Monitor(gym.make("LunarLander-v3"))
+    agent = ACKTR("MlpPolicy", env, seed=3, policy_kwargs={"net_arch": [32, 32]})
+    agent.learn(30_000, log_interval=None)
+    assert np.convolve(env.get_episode_rewards(), np.ones(30) / 30, "valid").max() >= -90

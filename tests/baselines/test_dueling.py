@@ -49,6 +49,34 @@ def test_every_kind_of_observation(policy, space, n_envs):
     assert (after != before).float().mean() > 0.5
 
 
+@pytest.mark.filterwarnings("error")
+def test_targets_of_several_steps(tmp_path):
+    """They make another agent, SB3 does not warn that they would not, and they are saved."""
+    one, five = (PrioritizedDuelingDQN("MlpPolicy", Walk(), n_steps=n, gamma=0.5, **QUICK).learn(60) for n in (1, 5))
+    assert five.n_steps == five.replay_buffer.n_steps == 5
+    assert five.replay_buffer.gamma == 0.5
+    assert (numbers(one) != numbers(five)).any()
+    five.save(tmp_path / "agent")
+    loaded = PrioritizedDuelingDQN.load(tmp_path / "agent", env=Walk())
+    assert loaded.replay_buffer.n_steps == 5
+
+
+def test_the_value_after_several_steps_is_discounted_as_often():
+    agent = PrioritizedDuelingDQN("MlpPolicy", Walk(), n_steps=3, gamma=0.5, alpha=1.0, **QUICK).learn(60)
+    buffer = agent.replay_buffer
+    state = buffer.generator.bit_generator.state
+    batch = buffer.sample(16)
+    with torch.no_grad():
+        best = agent.q_net(batch.next_observations).argmax(dim=1, keepdim=True)
+        following = agent.q_net_target(batch.next_observations).gather(1, best)
+        values = agent.q_net(batch.observations).gather(1, batch.actions.long())
+    errors = (batch.rewards + (1 - batch.dones) * batch.discounts * following - values).abs().numpy().ravel()
+    assert set(batch.discounts.ravel().tolist()) == {0.5, 0.25, 0.125}
+    buffer.generator.bit_generator.state = state
+    agent.train(gradient_steps=1, batch_size=16)
+    np.testing.assert_allclose(buffer.tree[batch.places], errors + 1e-6, rtol=1e-4)
+
+
 def test_priorities_are_the_errors():
     agent = PrioritizedDuelingDQN("MlpPolicy", Walk(), alpha=0.6, **QUICK).learn(50)
     buffer = agent.replay_buffer

@@ -139,7 +139,15 @@ def test_pickles_remember_priorities():
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"alpha": 2}, {"beta": -1}, {"smallest_priority": 0}, {"optimize_memory_usage": True}]
+    "arguments",
+    [
+        {"alpha": 2},
+        {"beta": -1},
+        {"smallest_priority": 0},
+        {"optimize_memory_usage": True},
+        {"n_steps": 0},
+        {"gamma": 2},
+    ],
 )
 def test_bad_arguments_are_named(arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):
@@ -170,3 +178,51 @@ def test_plain_dqn_samples_by_priority(n_envs):
     buffer.update_priorities(everything, np.where(everything == 17, 1e9, 0.0))
     assert (buffer.sample(32, agent.get_vec_normalize_env()).places == 17).all()
     agent.train(gradient_steps=2, batch_size=32)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize(("steps", "size"), [(7, 12), (20, 12)])
+def test_returns_of_several_steps_end_with_their_episode(steps, size, n_envs):
+    """Against a loop over the transitions of each environment, in a buffer that is not full, and one that is."""
+    buffer = PrioritizedReplayBuffer(size * n_envs, BOX, spaces.Discrete(3), "cpu", n_envs, n_steps=3, gamma=0.9)
+    rng = np.random.default_rng(n_envs)
+    stored = []
+    for step in range(steps):
+        number = step * n_envs + np.arange(n_envs)
+        observations = np.stack([number, number], axis=1).astype(np.float32)
+        dones, late = rng.random((2, n_envs)) < 0.3
+        rewards = rng.normal(size=n_envs)
+        infos = [{"TimeLimit.truncated": bool(each)} for each in dones & late]
+        buffer.add(observations, observations + 0.5, np.zeros((n_envs, 1)), rewards, dones, infos)
+        stored.append((rewards.astype(np.float32), dones, dones & ~late))
+    samples = buffer.sample(400)
+    assert len(np.unique(samples.places)) == min(steps, size) * n_envs
+    for i, number in enumerate(samples.observations[:, 0].int().tolist()):
+        step, environment = divmod(number, n_envs)
+        total, n = 0.0, 0
+        for rewards, dones, _ in stored[step : step + 3]:
+            total += 0.9**n * rewards[environment]
+            n += 1
+            if dones[environment]:
+                break
+        last = step + n - 1
+        assert samples.rewards[i].item() == pytest.approx(total, rel=1e-5)
+        assert samples.discounts[i].item() == pytest.approx(0.9**n)
+        assert samples.next_observations[i, 0].item() == last * n_envs + environment + 0.5
+        assert bool(samples.dones[i]) == stored[last][2][environment]
+
+
+def test_plain_dqn_learns_from_several_steps_if_the_buffer_is_told():
+    def weights(**arguments):
+        agent = DQN(
+            "MlpPolicy",
+            Walk(),
+            learning_starts=20,
+            replay_buffer_class=PrioritizedReplayBuffer,
+            replay_buffer_kwargs=arguments,
+            seed=0,
+        )
+        return torch.nn.utils.parameters_to_vector(agent.learn(100).policy.parameters())
+
+    assert (weights() == weights(n_steps=1, gamma=0.99)).all()
+    assert (weights() != weights(n_steps=3, gamma=0.99)).any()

@@ -198,6 +198,15 @@ def test_a_lucky_first_episode_reaches_no_threshold() -> None:
     assert statistics.first_at_least(np.array([0.0, 0.6]), 0.5) == 2
 
 
+@pytest.mark.parametrize("n", [1, 4, 30])
+def test_centred_means_have_fewer_points_at_the_ends(n: int) -> None:
+    curve = np.random.default_rng(0).normal(size=n)
+    expected = [curve[max(0, i - 3) : i + 4].mean() for i in range(n)]
+    np.testing.assert_allclose(statistics.centred_mean(curve, 7), expected)
+    np.testing.assert_allclose(statistics.centred_mean(curve, 1), curve)
+    assert len(statistics.centred_mean(np.zeros(0), 7)) == 0
+
+
 def test_the_median_run_is_there_when_more_than_half_are() -> None:
     late, never = [0.0] * 40 + [1.0] * 60, [0.0] * 100
     # 0.85^k falls below a half with the fifth episode of reward

@@ -46,21 +46,56 @@ def test_it_is_said_where_a_curve_of_the_paper_is_shorter_than_ours() -> None:
 
 
 def test_thresholds_are_reached_by_the_mean_curve_and_by_runs() -> None:
-    late = [0.0] * 100 + [1.0] * 100
-    runs = [run(late, seed=0), run(late, seed=1), run([0.0] * 200, seed=2), run([], seed=3, status="failed")]
+    late = [0.0] * 100 + [1.0] * 200
+    runs = [run(late, seed=0), run(late, seed=1), run([0.0] * 300, seed=2), run([], seed=3, status="failed")]
     (line,) = table(runs, "Episodes to a threshold")
     assert line == {
         "environment": LAKE,
         "series": "BDPI",
         "threshold": "0.50",
         "runs": "3 of 4",
-        "episodes": "200",
-        # 2/3 (1 - 0.85^k) >= 1/2 for k >= 8.53
-        "mean curve": "109",
-        "paper's curve": "137",
+        "episodes": "300",
+        # over 51 episodes, of which 25 come later, 2/3 (1 - 0.85^k) has a mean of 1/2 and more
+        "mean curve": "119",
+        "paper's curve": "146",
         "runs that reach it": "2 of 3",
         "median run": "105",
     }
+
+
+def test_runs_reach_a_threshold_within_their_own_episodes() -> None:
+    """The mean curve cannot: it ends with the shortest run."""
+    late = [0.0] * 100 + [1.0] * 100
+    runs = [run(late, seed=0), run(late, seed=1), run([0.0] * 40, seed=2, status="running")]
+    (line,) = table(runs, "Episodes to a threshold")
+    assert (line["episodes"], line["mean curve"]) == ("40", "not within 40")
+    assert (line["runs that reach it"], line["median run"]) == ("2 of 3 (40 to 200 episodes)", "105")
+    (line,) = table(runs[1:], "Episodes to a threshold")
+    assert line["median run"] == "not reached"
+
+
+def test_a_short_peak_reaches_no_threshold() -> None:
+    (line,) = table([run([0.0] * 200 + [1.0] * 10 + [0.0] * 200)], "Episodes to a threshold")
+    assert line["mean curve"] == "not within 410"
+
+
+# From the curves that were recovered, averaged over a twentieth of their episodes.
+@pytest.mark.parametrize(
+    ("row", "environment", "series", "episodes"),
+    [
+        ("algorithms", LANDER, "ABCDQN", ["never", "never"]),
+        ("algorithms", LANDER, "BDPI", ["159", "849"]),
+        ("algorithms", LAKE, "ABCDQN", ["458"]),
+        ("algorithms", LAKE, "BootstrappedDQN", ["616"]),
+        ("algorithms", TABLE, "BDPI", ["104"]),
+        ("critics", "Hallway-v0", "1x1", ["275"]),
+        ("noise", LANDER, "BDPI+noise", ["168", "847"]),
+        ("pendulum", "Pendulum-v1", "SAC", ["110"]),
+    ],
+)
+def test_a_peak_of_the_papers_curve_is_not_enough(row: str, environment: str, series: str, episodes: list[str]) -> None:
+    lines = table([run(np.zeros(20), row=row, environment=environment, series=series)], "Episodes to a threshold")
+    assert [line["paper's curve"] for line in lines] == episodes
 
 
 def test_environments_without_a_threshold_have_no_such_table() -> None:
@@ -81,6 +116,17 @@ def test_improvement_is_also_given_over_all_environments() -> None:
     lines = table(study(), "Probability of improvement")
     assert [line["environment"] for line in lines] == [LANDER, LAKE, "all of these"]
     assert lines[-1]["runs"] == "8 and 8"
+    assert lines[-1]["episodes"] == "60"
+
+
+def test_several_environments_need_not_have_as_many_episodes() -> None:
+    runs = [
+        run(np.arange(float(n)), environment=environment, series=series, seed=seed)
+        for environment, n in ((LAKE, 100), (LANDER, 59))
+        for series in ("BDPI", "PPO")
+        for seed in range(2)
+    ]
+    assert [line["episodes"] for line in table(runs, "Probability of improvement")] == ["59", "100", "59 to 100"]
 
 
 def test_every_pair_is_compared_where_there_are_more_than_two() -> None:

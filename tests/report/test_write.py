@@ -22,6 +22,14 @@ def test_a_report_is_a_folder_of_files(tmp_path: Path) -> None:
         assert f"\n{heading}\n" in text
 
 
+def test_headings_are_no_markup(tmp_path: Path) -> None:
+    runs = [run([1.0, 2.0], row="r<i>_x_")]
+    write_report(runs, tmp_path, title="<b>t</b> [a](http://e.com)\n*x*", command="c")
+    text = (tmp_path / "tables.md").read_text(encoding="utf-8")
+    assert text.startswith("# \\<b\\>t\\</b\\> \\[a\\](http://e.com) \\*x\\*\n")
+    assert "\n## R\\<i\\> x\n" in text
+
+
 def test_the_same_runs_give_the_same_report(tmp_path: Path) -> None:
     first, second = (
         [path.read_bytes() for path in write_report(study(), tmp_path / name, title="t", command="c")] for name in "ab"

@@ -112,7 +112,26 @@ def test_what_is_not_there_is_named(options: dict[str, Any], message: str) -> No
         ({"seeds": 0}, "seeds of the study small must be a whole number from 1 on, not 0"),
         ({"rows": {"r": {"s": {"agnt": "bdpi"}}}}, "r/s of small has the unknown 'agnt'"),
         ({"rows": {"r": {"s": {"same_as": "r/t"}}}}, "the same as r/t, which is not there"),
-        ({"environments": {"lake": {"episodes": 3}}}, "environment lake: give its Gymnasium id"),
+        ({"environments": {"lake": {"episodes": 3}}}, "environment lake of small: give its Gymnasium id"),
+        ({"environments": {"lake": {"id": "FrozenLake-v1", "bananas": 3}}}, "lake of small has the unknown 'bananas'"),
+        (
+            {"rows": {"r": {"s": {"in": {"pool": {}}}}}},
+            "'in' of r/s of small has the unknown 'pool': known are lake, p",
+        ),
+        ({"rows": {}}, "rows of small are empty"),
+        ({"rows": {"r": {}}}, "row r of small is empty"),
+        ({"environments": {}}, "environments of small are empty"),
+        ({"rows": {"r": {"s": {"set": 5}}}}, "'set' of r/s of small must be a table .*, not 5"),
+        ({"rows": {"r": {"s": {"set": ["n_steps"]}}}}, r"'set' of r/s of small must be a table .*, not \['n_steps'\]"),
+        ({"rows": {"r": {"s": {"in": {"lake": {"set": 5}}}}}}, "'set' of 'in: lake' of r/s of small must be a table"),
+        ({"rows": {"r": {"s": {"episodes": "many"}}}}, "episodes of r/s of small must be a whole number .*'many'"),
+        ({"rows": {"r": {"s": {"episodes": 2.5}}}}, "episodes of r/s of small must be a whole number .* not 2.5"),
+        ({"rows": {"r": {"s": {"in": {"pole": {"episodes": 0}}}}}}, "episodes of 'in: pole' of r/s of small .* not 0"),
+        ({"environments": {"a": {"id": "X-v1", "episodes": "many"}}}, "episodes of environment a of small .*'many'"),
+        ({"seeds": True}, "seeds of the study small must be a whole number from 1 on, not True"),
+        ({"rows": {"r": {"s": {"off_policy_noise": "high"}}}}, "off_policy_noise of r/s .* not 'high'"),
+        ({"rows": {"r": {"s": {"record_entropy": "yes"}}}}, "record_entropy of r/s .* not 'yes'"),
+        ({"rows": {1: {"s": {}}, "1": {"t": {}}}}, "rows of small has '1' twice"),
     ],
 )
 def test_mistakes_in_a_table_are_named(change: dict[str, Any], message: str) -> None:
@@ -136,3 +155,125 @@ def test_studies_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             load_study(str(tmp_path / name))
     with pytest.raises(RunError, match="there is no study 'figur2': choose from"):
         load_study("figur2")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"r": {"x<1": {}, "x>1": {"agent": "a2c"}}}, "r/x<1 on FrozenLake-v1 and r/x>1 on FrozenLake-v1 of the study"),
+        ({"r": {"x 1": {}, "x>1": {}}}, "same folder, r/frozenlake-v1/x-1: give one of them another name"),
+        ({"a b": {"s": {}}, "a/b": {"s": {}}}, "a b/s on FrozenLake-v1 and a/b/s on"),
+        ({"r": {"bdpi": {}, "BDPI": {}}}, "r/bdpi on FrozenLake-v1 and r/BDPI on"),
+        ({"..": {"s": {}}}, "row '..', which no folder can have as its name"),
+        ({"": {"s": {}}}, "row '', which"),
+        ({"r": {".": {}}}, "series '.', which"),
+    ],
+)
+def test_every_run_has_a_folder_of_its_own(rows: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        parse_study("small", {**TABLE, "rows": rows})
+
+
+def test_the_names_of_environments_do_not_hide_that_they_are_the_same() -> None:
+    with pytest.raises(RunError, match="environments a and b of small are both CartPole-v1: leave one out"):
+        parse_study("small", {**TABLE, "environments": {"a": "CartPole-v1", "b": {"id": "CartPole-v1", "episodes": 9}}})
+    with pytest.raises(RunError, match=r"on my/Env-v0 and .* on my:Env-v0"):
+        parse_study("small", {**TABLE, "environments": {"a": "my/Env-v0", "b": "my:Env-v0"}, "rows": {"r": {"s": {}}}})
+
+
+def test_a_series_may_show_one_that_shows_another(tmp_path: Path) -> None:
+    rows = {
+        "u": {"C": {"same_as": "s/B"}},
+        "s": {"B": {"same_as": "r/A"}},
+        "r": {"A": {"agent": "ppo", "in": {"pole": {"episodes": 7}}}},
+    }
+    study = parse_study("small", {**TABLE, "rows": rows})
+    assert {(series.agent, series.environment, series.episodes) for series in study.series} == {
+        ("ppo", "FrozenLake-v1", 20),
+        ("ppo", "CartPole-v1", 7),
+    }
+    shown: dict[tuple[str, int], set[Path]] = {}
+    for place, path in study.folders(tmp_path):
+        shown.setdefault((place.environment, place.seed), set()).add(path)
+    assert [len(paths) for paths in shown.values()] == [1] * 4
+    assert {job.folder for job in study.jobs(tmp_path)} == set.union(*shown.values())
+    alone = study.smaller(rows=("u",)).jobs(tmp_path)
+    assert {job.folder for job in alone} == set.union(*shown.values())
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"r": {"A": {"same_as": "r/A"}}}, "r/A of small shows itself"),
+        ({"r": {"A": {"same_as": "r/B"}, "B": {"same_as": "r/A"}}}, "r/A of small shows itself"),
+        ({"r": {"A": {"same_as": "r/B"}, "B": {"same_as": "r/C"}}}, "r/B of small is the same as r/C, which is not"),
+        ({"r": {"A": {}, "B": {"same_as": "r/A", "agent": "a2c", "set": {}}}}, "'same_as' and 'agent', 'set'"),
+        ({"r": {"A": {}, "B": {"same_as": "r/A", "in": {"pole": {"episodes": 3}}}}}, "'same_as' and 'in'"),
+    ],
+)
+def test_a_series_that_shows_another_has_nothing_else(rows: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        parse_study("small", {**TABLE, "rows": rows})
+
+
+def test_names_that_are_there_twice_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("environments: {a: CartPole-v1}\nrows:\n  r:\n    s: {agent: ppo}\n    s: {agent: a2c}")
+    with pytest.raises(RunError, match=r"mine.yaml has 's' twice in one table \(lines 4 and 5\)"):
+        load_study(str(file))
+    # what is merged may be changed, which is no repetition
+    file.write_text(
+        "environments: {a: CartPole-v1}\n"
+        "rows: {r: {s: &s {agent: ppo, set: &x {n_steps: 8}}, t: &t {<<: *s, agent: a2c}, u: {<<: *t, episodes: 3}}}"
+    )
+    assert [(s.agent, s.episodes) for s in load_study(str(file)).series] == [("ppo", 300), ("a2c", 300), ("a2c", 3)]
+
+
+def test_files_whose_names_no_folder_could_have(tmp_path: Path) -> None:
+    text = "environments: {a: CartPole-v1}\nrows: {r: {s: {agent: bdpi}}}"
+    (tmp_path / "my study.yaml").write_text(text)
+    study = load_study(str(tmp_path / "my study.yaml"))
+    assert all(path.is_relative_to(tmp_path / study.name) for _, path in study.folders(tmp_path))
+    (tmp_path / "...yaml").write_text(text)
+    with pytest.raises(RunError, match="rename the file"):
+        load_study(str(tmp_path / "...yaml"))
+
+
+def test_a_python_file_that_exits_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import sys\nsys.exit(3)")
+    with pytest.raises(RunError, match=r"mine\.py cannot be run: SystemExit: 3"):
+        load_study(str(tmp_path / "mine.py"))
+
+
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        ({"agent": "bpdi"}, "r/s of small: unknown agent 'bpdi'"),
+        ({"set": {"n_critic": 3}}, "r/s of small: 'set' knows no 'n_critic': did you mean n_critics"),
+        ({"set": {"seed": 3}}, "r/s of small sets 'seed'"),
+        ({"agent": "a2c", "set": {"net_arch": "big"}}, "r/s of small: net_arch must be a list .* not 'big'"),
+        ({"agent": "a2c", "set": {"net_arch": {"pi": [8], "qf": [8]}}}, "net_arch of a2c must be a list"),
+        ({"agent": "ppo", "set": {"activation_fn": "gelu"}}, "r/s of small: activation_fn must be tanh or relu"),
+        ({"agent": "ppo", "set": {"learning_rate": "1e-4"}}, "r/s of small: learning_rate is the text '1e-4'"),
+        ({"agent": "ppo", "set": {"n_steps": "few"}}, "r/s of small: n_steps must be a number .* the text 'few'"),
+        ({"in": {"pole": {"set": {"n_critic": 3}}}}, "r/s of small: 'set' knows no 'n_critic'"),
+        ({"agent": "ppo", "space": {"n_step": [1, 2]}}, "r/s of small: 'set' knows no 'n_step'"),
+        ({"agent": "ppo", "space": {"n_steps": [1, "few"]}}, "r/s of small: n_steps must be a number"),
+    ],
+)
+def test_settings_that_no_agent_has_are_named_with_their_series(
+    series: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    table = {**TABLE, "rows": {"r": {"s": series}}}
+    if "space" in series:
+        table = {"environments": TABLE["environments"], "rows": table["rows"]}
+    with pytest.raises(RunError, match=message):
+        parse_study("small", table).jobs(tmp_path)
+
+
+def test_both_networks_of_a_peer_may_have_layers_of_their_own(tmp_path: Path) -> None:
+    layers = {"pi": [8], "vf": [16, 16]}
+    jobs = parse_study("small", {**TABLE, "rows": {"r": {"s": {"agent": "ppo", "set": {"net_arch": layers}}}}}).jobs(
+        tmp_path
+    )
+    assert jobs[0].plan.policy_kwargs == {"net_arch": layers}

@@ -64,6 +64,9 @@ class ACKTR(A2C):
         _init_setup_model: bool = True,
         **common: Any,
     ) -> None:
+        of_a2c = common.keys() & {"use_rms_prop", "rms_prop_eps"}
+        if of_a2c:
+            raise ValueError(f"ACKTR has an optimiser of its own, K-FAC: leave {' and '.join(sorted(of_a2c))} out")
         self.vf_fisher_coef = vf_fisher_coef
         self.kl_clip = kl_clip
         self.damping = damping
@@ -93,15 +96,22 @@ class ACKTR(A2C):
 
     def _setup_model(self) -> None:
         super()._setup_model()
-        self.policy.optimizer = KFAC(
-            self.policy,
-            self.lr_schedule(1),
-            momentum=self.momentum,
-            decay=self.fisher_decay,
-            damping=self.damping,
-            kl_clip=self.kl_clip,
-            refresh_interval=self.refresh_interval,
-        )
+        self.policy.optimizer = KFAC(self.policy, self.lr_schedule(1), **self._of_optimizer())
+
+    def _of_optimizer(self) -> dict[str, Any]:
+        return {
+            "momentum": self.momentum,
+            "decay": self.fisher_decay,
+            "damping": self.damping,
+            "kl_clip": self.kl_clip,
+            "refresh_interval": self.refresh_interval,
+        }
+
+    def set_parameters(self, *args: Any, **kwargs: Any) -> None:
+        """SB3's ``set_parameters``; what the agent was told about its optimiser counts, not what was saved with it."""
+        super().set_parameters(*args, **kwargs)
+        for group in self.policy.optimizer.param_groups:
+            group.update(self._of_optimizer())
 
     def train(self) -> None:
         """Update the Fisher matrix, then the networks, from the steps that were collected."""

@@ -71,6 +71,7 @@ class PrioritizedDuelingDQN(DQN):
     :param learning_rate: Adam's learning rate; may be a function of the remaining progress
     :param alpha: how much priorities change sampling: 0 not at all, 1 in proportion
     :param beta: how much of the bias of that is corrected, at the beginning of training; it grows to 1, linearly
+    :param n_steps: of rewards that targets are made of, before a value takes their place
     :param double_q: the network that is trained chooses the action whose target value is used. Without, the target
         network does, which overestimates.
     :param common: of SB3's ``DQN``: ``buffer_size``, ``batch_size``, ``gamma``, ``policy_kwargs``, ``seed``, …
@@ -89,6 +90,7 @@ class PrioritizedDuelingDQN(DQN):
         *,
         alpha: float = 0.6,
         beta: float = 0.4,
+        n_steps: int = 1,
         double_q: bool = True,
         _init_setup_model: bool = True,
         **common: Any,
@@ -101,6 +103,7 @@ class PrioritizedDuelingDQN(DQN):
             policy,
             env,
             learning_rate,
+            n_steps=n_steps,
             replay_buffer_class=PrioritizedReplayBuffer,
             _init_setup_model=False,
             **common,
@@ -109,8 +112,11 @@ class PrioritizedDuelingDQN(DQN):
             self._setup_model()
 
     def _setup_model(self) -> None:
-        self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, "alpha": self.alpha, "beta": self.beta}
+        names = ("alpha", "beta", "n_steps", "gamma")
+        self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, **{name: getattr(self, name) for name in names}}
+        n_steps, self.n_steps = self.n_steps, 1  # of more, SB3 warns that a buffer like ours would not look at them
         super()._setup_model()
+        self.n_steps = n_steps
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """Gradient steps on batches that are sampled by priority, whose errors are their next priorities."""
@@ -126,7 +132,8 @@ class PrioritizedDuelingDQN(DQN):
                 next_values = self.q_net_target(batch.next_observations)
                 chooser = self.q_net(batch.next_observations) if self.double_q else next_values
                 next_values = next_values.gather(1, chooser.argmax(dim=1, keepdim=True))
-                targets = batch.rewards + (1 - batch.dones) * self.gamma * next_values
+                discounts = self.gamma if batch.discounts is None else batch.discounts
+                targets = batch.rewards + (1 - batch.dones) * discounts * next_values
             values = self.q_net(batch.observations).gather(1, batch.actions.long())
             loss = (batch.weights * F.smooth_l1_loss(values, targets, reduction="none")).mean()
             self.policy.optimizer.zero_grad()

@@ -115,6 +115,8 @@ class KFAC(torch.optim.Optimizer):
         refresh_interval: int = 10,
     ) -> None:
         checks.check_number("momentum", momentum, 0, 1, low_included=True)
+        if momentum == 1:
+            raise ValueError("momentum must be less than 1: with 1, no gradient would ever count")
         checks.check_number("decay", decay, 0, 1, low_included=True)
         checks.check_number("damping", damping, 0)
         checks.check_number("kl_clip", kl_clip, 0)

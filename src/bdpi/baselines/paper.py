@@ -8,7 +8,7 @@ Where the paper says nothing, they are SB3's (or, for ACKTR, those of its own pa
   best value. A2C has the networks of ACKTR. DQN has what the table gives Bootstrapped DQN, except for its 20 gradient
   steps per batch: memory, batch, a training epoch at each time-step, learning rate, network. SB3's 10 000 time-steps
   between two updates of the target network are outside the paper's range, whose largest value, 1000, is taken.
-- SAC and TD3, for continuous actions, are not in the paper: everything is SB3's.
+- SAC and TD3 are in the paper's Figure 3, Pendulum, which says nothing about their parameters: everything is SB3's.
 
 Networks and the batches of PPO are larger on LunarLander, as in the table. From pixels (Hallway), PPO and ACKTR learn
 from 16 copies of the environment, every 80 time-steps of each, and PPO has a learning rate of 0.00005. The paper gives
@@ -130,7 +130,13 @@ def parameters_of(name: str, environment_id: str, observation_space: spaces.Spac
 
 
 def make_peer(
-    name: str, env: GymEnv | str, seed: int | None = None, policy: str | None = None, **overrides: Any
+    name: str,
+    env: GymEnv | str,
+    seed: int | None = None,
+    policy: str | None = None,
+    *,
+    environment_id: str | None = None,
+    **overrides: Any,
 ) -> BaseAlgorithm:
     """An algorithm with the paper's parameters, ready to learn.
 
@@ -142,6 +148,7 @@ def make_peer(
         that is up to the caller (16, for PPO and ACKTR from pixels).
     :param seed: of the algorithm and the environment
     :param policy: SB3's name of the network; ``None``: the one that fits the observations
+    :param environment_id: Gymnasium's id of ``env``, by which parameters are chosen; ``None``: it is asked for it
     :param overrides: arguments of the algorithm that are to be different; ``policy_kwargs`` are merged
     """
     if name not in PEERS:
@@ -149,7 +156,7 @@ def make_peer(
     environment = _make(env) if isinstance(env, str) else env
     observations, actions = environment.observation_space, environment.action_space
     _check_actions(name, actions)
-    arguments = parameters_of(name, _id_of(environment), observations)
+    arguments = parameters_of(name, _id_of(environment) if environment_id is None else environment_id, observations)
     arguments |= overrides | {"policy_kwargs": arguments.get("policy_kwargs", {}) | overrides.get("policy_kwargs", {})}
     copies = PARAMETERS[name].pixel_copies if is_image_space(observations) else 1
     if isinstance(env, str) and copies > 1:
@@ -164,7 +171,13 @@ def _make(environment_id: str) -> gym.Env[Any, Any]:
 
 
 def _id_of(environment: GymEnv) -> str:
-    spec = environment.get_attr("spec")[0] if isinstance(environment, VecEnv) else environment.spec
+    try:
+        spec = environment.get_attr("spec", 0)[0] if isinstance(environment, VecEnv) else environment.spec
+    except (EOFError, ConnectionError):  # it was registered with a lambda, for one
+        raise ValueError(
+            f"the processes of {environment} cannot send the spec of their environments: give make_peer its id, "
+            'environment_id="my_module:MyEnv-v0", and new processes'
+        ) from None
     return "" if spec is None else spec.id
 
 

@@ -84,7 +84,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ``replay_buffer_class`` and samples by priority, but changes no priorities and does not look at weights: all
     transitions are equal, as in the usual buffer, until somebody (a callback, for one) calls
     :meth:`update_priorities`; and what is sampled more often then counts more. A loss that is to count all transitions
-    equally, on the whole, multiplies the loss of each sample by ``weights``.
+    equally, on the whole, multiplies the loss of each sample by ``weights``. For returns of several steps, give SB3's
+    ``DQN`` ``replay_buffer_kwargs={"n_steps": 3, "gamma": 0.99}``: it does not tell the buffer of its own ``n_steps``.
 
     Paper: Schaul et al., 2016, https://arxiv.org/abs/1511.05952 (the proportional variant)
 
@@ -97,6 +98,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     :param beta: how much of the bias of prioritized sampling the weights correct: 0 nothing, 1 all of it. May be
         changed at any time.
     :param smallest_priority: added to all priorities: transitions without an error are sampled, too
+    :param n_steps: rewards of so many steps are added up, or of fewer, where an episode ends or was only stored so far;
+        ``next_observations`` are those after the last of them, and ``discounts`` what their values count
+    :param gamma: discount factor of these rewards
     :param common: of SB3's ``ReplayBuffer``: ``handle_timeout_termination``
     """
 
@@ -111,17 +115,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha: float = 0.6,
         beta: float = 0.4,
         smallest_priority: float = 1e-6,
+        n_steps: int = 1,
+        gamma: float = 0.99,
         **common: Any,
     ) -> None:
         checks.check_number("alpha", alpha, 0, 1, low_included=True)
         checks.check_number("beta", beta, 0, 1, low_included=True)
         checks.check_number("smallest_priority", smallest_priority, 0)
+        checks.check_integer("n_steps", n_steps, 1)
+        checks.check_number("gamma", gamma, 0, 1, low_included=True)
         if isinstance(observation_space, spaces.Dict):
             raise ValueError("prioritized replay is for array observations; flatten those of the Dict space")
         if common.get("optimize_memory_usage"):
             raise ValueError("optimize_memory_usage=True is not for prioritized replay, leave it out")
         super().__init__(buffer_size, observation_space, action_space, device, n_envs, **common)
         self.alpha, self.beta, self.smallest_priority = alpha, beta, smallest_priority
+        self.n_steps, self.gamma = n_steps, gamma
         # SB3 seeds the global generator; a generator of our own lets nothing but sampling draw from it.
         self.generator = np.random.default_rng(np.random.randint(2**31))  # noqa: NPY002
         self._forget()
@@ -167,14 +176,28 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         probabilities = self.tree[places] / self.tree.total
         weights = (probabilities / probabilities.min()) ** -self.beta
         row, column = np.divmod(places, self.n_envs)
-        terminated = self.dones[row, column] * (1 - self.timeouts[row, column])
+        rewards, last, discounts = self._n_step_returns(row, column, env)
+        terminated = self.dones[last, column] * (1 - self.timeouts[last, column])
         return PrioritizedSamples(
             observations=self.to_torch(self._normalize_obs(self.observations[row, column], env)),  # type: ignore[arg-type]
             actions=self.to_torch(self.actions[row, column]),
-            next_observations=self.to_torch(self._normalize_obs(self.next_observations[row, column], env)),  # type: ignore[arg-type]
+            next_observations=self.to_torch(self._normalize_obs(self.next_observations[last, column], env)),  # type: ignore[arg-type]
             dones=self.to_torch(terminated.reshape(-1, 1)),
-            rewards=self.to_torch(self._normalize_reward(self.rewards[row, column].reshape(-1, 1), env)),
-            discounts=None,
+            rewards=self.to_torch(rewards.astype(np.float32).reshape(-1, 1)),
+            discounts=None if self.n_steps == 1 else self.to_torch(discounts.astype(np.float32).reshape(-1, 1)),
             weights=self.to_torch(weights.astype(np.float32).reshape(-1, 1)),
             places=places,
         )
+
+    def _n_step_returns(
+        self, row: NDArray[np.int64], column: NDArray[np.int64], env: VecNormalize | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+        """Discounted sums of rewards, the rows that they end in, and the discount of what comes after them."""
+        steps = np.arange(self.n_steps)
+        rows, columns = (row[:, None] + steps) % self.buffer_size, column[:, None]
+        newest = (self.pos - 1) % self.buffer_size  # what is stored behind it is older, or nothing
+        ends = (self.dones[rows, columns] > 0) | (rows == newest)
+        counted = np.cumsum(ends, axis=1) - ends == 0
+        rewards = self._normalize_reward(self.rewards[rows, columns], env) * self.gamma**steps * counted
+        n = counted.sum(axis=1)
+        return rewards.sum(axis=1), rows[np.arange(len(rows)), n - 1], self.gamma**n

@@ -22,13 +22,14 @@ _SERIES = {"actormimic": "BDPI/mimic", "bootstrappeddqn": "BDQN", "sac": "Soft A
 # In these rows the paper gives BDPI, or BDPI with noise, a name of its own.
 _SERIES_OF_ROW = {("noise", "noise"): "BDPI+noise", ("pendulum", "bdpi"): "BDPI+binary"}
 
-# Returns at which the paper's curves can be told apart, by its names of the environments.
-_THRESHOLDS: dict[str, tuple[float, ...]] = {
-    "Table": (90.0,),
-    "LunarLander": (100.0, 200.0),
-    "FrozenLake": (0.5,),
-    "Hallway": (0.8,),
-    "Pendulum": (-300.0,),
+# Returns at which the paper's curves can be told apart, by its names of the environments, and a twentieth of the
+# episodes that it shows of them, as an odd number.
+_THRESHOLDS: dict[str, tuple[tuple[float, ...], int]] = {
+    "Table": ((90.0,), 25),
+    "LunarLander": ((100.0, 200.0), 51),
+    "FrozenLake": ((0.5,), 51),
+    "Hallway": ((0.8,), 25),
+    "Pendulum": ((-300.0,), 7),
 }
 
 
@@ -96,8 +97,17 @@ def paper_series(row: str, series: str) -> str:
 
 def thresholds_of(environment: str) -> tuple[float, ...]:
     """Returns worth reaching in this environment; none for one that is not the paper's."""
+    return _thresholds(environment)[0]
+
+
+def threshold_window(environment: str) -> int:
+    """Over how many episodes a curve is averaged before it counts as high as a threshold: one peak is not enough."""
+    return _thresholds(environment)[1]
+
+
+def _thresholds(environment: str) -> tuple[tuple[float, ...], int]:
     name = "Table" if _without_version(environment) == "Table" else paper_environment(environment)
-    return _THRESHOLDS.get(name or "", ())
+    return _THRESHOLDS.get(name or "", ((), 1))
 
 
 def _without_version(environment: str) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.report.panels import Series
+from bdpi.runs.episodes import moving_average
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -173,9 +174,21 @@ def first_at_least(curve: Floats, threshold: float) -> int | None:
     return int(reached[0]) + start + 1 if len(reached) else None
 
 
+def centred_mean(curve: Floats, window: int) -> Floats:
+    """Each point becomes the mean of those around it, of fewer at both ends.
+
+    :param window: how many, an odd number
+    """
+    padded = np.pad(np.cumsum(np.concatenate([[0.0], curve])), window // 2, mode="edge")
+    counts = np.pad(np.arange(len(curve) + 1), window // 2, mode="edge")
+    return (padded[window:] - padded[:-window]) / (counts[window:] - counts[:-window])
+
+
 def median_episode(series: Series, threshold: float) -> tuple[int, int | None]:
-    """How many of the used runs reach the threshold, and when the median run does: ``None`` if it never does."""
-    reached = [first_at_least(run, threshold) for run in series.smoothed]
+    """How many of the used runs reach the threshold, each within all episodes that it has, and when the median run
+    does: ``None`` if it does not."""
+    curves = [np.array(moving_average(run.shown_returns.tolist())) for run in series.used]
+    reached = [first_at_least(curve, threshold) for curve in curves]
     times = sorted(math.inf if time is None else float(time) for time in reached)
     # Of an even number of runs the later of the two in the middle: when more than half of them are there.
     middle = times[len(times) // 2] if times else math.inf

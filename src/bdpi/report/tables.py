@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from bdpi.report import statistics, style
 from bdpi.report.panels import Panel, Row, Series
-from bdpi.report.paper import PaperCurve, thresholds_of
+from bdpi.report.paper import PaperCurve, threshold_window, thresholds_of
 from bdpi.report.statistics import Estimate
 from bdpi.runs.text import number
 
@@ -101,12 +101,12 @@ def markdown(table: Table) -> str:
     """The table in GitHub's Markdown, with its title and note."""
     rule = [":---" if column < table.n_texts else "---:" for column in range(len(table.columns))]
     lines = [table.columns, rule, *table.rows]
-    text = "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-    return f"### {_cell(table.title)}\n\n{text}\n\n{table.note}\n"
+    text = "\n".join("| " + " | ".join(escaped(cell) for cell in line) + " |" for line in lines)
+    return f"### {escaped(table.title)}\n\n{text}\n\n{table.note}\n"
 
 
-def _cell(text: str) -> str:
-    """What would break the table or become markup is written so that it does not."""
+def escaped(text: str) -> str:
+    """A heading or a cell in Markdown: what would break a table or become markup is written so that it does not."""
     for special in "\\`*_<>|[]":
         if special in "[]" and "](" not in text:
             continue  # intervals stay readable
@@ -158,9 +158,10 @@ def _thresholds(row: Row) -> Table:
     lines = []
     for panel, series in _series(row):
         for threshold in thresholds_of(panel.environment):
-            curve = panel.paper(series.name)
+            curve, window = panel.paper(series.name), threshold_window(panel.environment)
             reached, median = statistics.median_episode(series, threshold)
             average = series.smoothed.mean(axis=0) if len(series.used) else np.zeros(0)
+            passed = statistics.first_at_least(statistics.centred_mean(average, window), threshold)
             lines.append(
                 (
                     panel.environment,
@@ -168,10 +169,10 @@ def _thresholds(row: Row) -> Table:
                     number(threshold),
                     series.count,
                     str(series.n_episodes),
-                    _episode(statistics.first_at_least(average, threshold)),
-                    NONE if curve is None else _episode(_paper_reaches(curve, threshold)),
-                    f"{reached} of {len(series.used)}",
-                    _episode(median),
+                    _episode(passed, f"not within {series.n_episodes}"),
+                    NONE if curve is None else _episode(_paper_reaches(curve, threshold, window), "never"),
+                    _reached(reached, series),
+                    _episode(median, "not reached"),
                 )
             )
     return Table(
@@ -182,19 +183,34 @@ def _thresholds(row: Row) -> Table:
         ),
         2,
         tuple(lines),
-        "First episode at which the smoothed return reaches the threshold: of the mean over runs, as in the paper's "
-        "curves, and of each run. The first nine episodes, too few for the smoothing, do not count.",
+        "First episode at which the smoothed return reaches the threshold. The mean curve has the episodes that all "
+        "runs have; it and the paper's are averaged once more, over a twentieth of the episodes in the paper's figure, "
+        "so that a short peak does not count. Runs count with all episodes that each of them has: where these differ, "
+        "it is said how many. The median run is there when more than half of the runs are. The first nine episodes, "
+        "too few for the smoothing, do not count.",
     )
 
 
-def _paper_reaches(curve: PaperCurve, threshold: float) -> int | None:
+def _paper_reaches(curve: PaperCurve, threshold: float, window: int) -> int | None:
     every = np.arange(np.ceil(curve.episodes[0]), curve.episodes[-1] + 0.5)
-    reached = statistics.first_at_least(np.interp(every, curve.episodes, curve.returns), threshold)
+    returns = statistics.centred_mean(np.interp(every, curve.episodes, curve.returns), window)
+    reached = statistics.first_at_least(returns, threshold)
     return None if reached is None else int(every[reached - 1])
 
 
-def _episode(episode: int | None) -> str:
-    return "never" if episode is None else str(episode)
+def _episode(episode: int | None, otherwise: str) -> str:
+    return otherwise if episode is None else str(episode)
+
+
+def _reached(count: int, series: Series) -> str:
+    lengths = {len(run.shown_returns) for run in series.used}
+    return f"{count} of {len(series.used)}" + (f" ({_range(lengths)} episodes)" if len(lengths) > 1 else "")
+
+
+def _range(numbers: Iterable[int]) -> str:
+    values = sorted(numbers)
+    low, high = values[0], values[-1]
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _improvement(row: Row) -> Table:
@@ -208,7 +224,7 @@ def _improvement(row: Row) -> Table:
         if len(groups) > 1:
             groups.append(("all of these", [pair for _, pairs in groups for pair in pairs]))
         for environment, pairs in groups:
-            cells = [f"{subject} over {other}", environment, _counts(pairs), str(min(pair[2] for pair in pairs))]
+            cells = [f"{subject} over {other}", environment, _counts(pairs), _range(pair[2] for pair in pairs)]
             lines.append((*cells, *(estimate_text(_chance(pairs, last)) for _, last in SCORES)))
     return Table(
         "Probability of improvement",
@@ -216,7 +232,7 @@ def _improvement(row: Row) -> Table:
         2,
         tuple(lines),
         "Probability that a run of the first series has a higher mean return than one of the second, over the episodes "
-        "that both have; 95 % intervals from a bootstrap that is stratified by environment.",
+        "that both have in an environment; 95 % intervals from a bootstrap that is stratified by environment.",
     )
 
 

@@ -10,7 +10,7 @@ from bdpi.report.figure import draw_entropy, draw_figure
 from bdpi.report.page import make_page
 from bdpi.report.panels import rows_of
 from bdpi.report.robustness import Robustness, write_robustness
-from bdpi.report.tables import TabledRow, markdown, unfinished
+from bdpi.report.tables import TabledRow, escaped, markdown, unfinished
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import write_atomically
 from bdpi.runs.store import StoredRun
@@ -53,9 +53,9 @@ def write_report(runs: Sequence[StoredRun], folder: Path, *, title: str, command
 
 
 def _markdown(rows: Sequence[TabledRow], title: str, command: str, robustness: Robustness) -> str:
-    parts = [f"# {' '.join(title.split())}\n", f"Made by `{' '.join(command.split())}`.\n"]
+    parts = [f"# {escaped(title)}\n", f"Made by `{' '.join(command.split())}`.\n"]
     for each in rows:
-        parts.append(f"## {each.row.title}\n")
+        parts.append(f"## {escaped(each.row.title)}\n")
         parts += [markdown(table) for table in each.tables]
     if robustness.tables:
         parts += ["## Robustness to hyper-parameters\n", *(markdown(table) for table in robustness.tables)]

@@ -161,21 +161,26 @@ def with_preset(plan: Plan, note: Callable[[str], None]) -> Plan:
     return replace(plan, policy_kwargs={**preset, **plan.policy_kwargs})
 
 
-def build_agent(plan: Plan, environment: gym.Env[Any, Any]) -> Agent:
-    """:raises RunError: for spaces and hyper-parameters that the agent refuses."""
+def policy_arguments(plan: Plan) -> dict[str, Any]:
+    """The plan's ``policy_kwargs``, as policies take them: with classes instead of their names."""
     from torch import nn
 
     activations = {"tanh": nn.Tanh, "relu": nn.ReLU}
     policy_kwargs = dict(plan.policy_kwargs)
     if "activation_fn" in policy_kwargs:
         policy_kwargs["activation_fn"] = activations[policy_kwargs["activation_fn"]]
+    return policy_kwargs
+
+
+def build_agent(plan: Plan, environment: gym.Env[Any, Any]) -> Agent:
+    """:raises RunError: for spaces and hyper-parameters that the agent refuses."""
     cls = agent_class(plan.agent)
     try:
         return cls(
             policy_name(environment.observation_space),
             environment,
             seed=plan.seed,
-            policy_kwargs=policy_kwargs,
+            policy_kwargs=policy_arguments(plan),
             **plan.hyperparameters,
         )
     except (ValueError, TypeError) as error:  # what agents say to people

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
-from bdpi.runs.build import make_environment, warnings_as_notes
+from bdpi.runs.build import make_environment, policy_arguments, warnings_as_notes
 from bdpi.runs.episodes import Episode, append_to_monitor
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, default_path, write_atomically
@@ -44,11 +44,15 @@ def prepare_peer(
         folder = RunFolder(path or default_path(plan.environment, plan.agent, plan.seed))
         folder.refuse_if_taken()
         environment = _environments(plan, bare, copies)
-        arguments = {**plan.hyperparameters, "policy_kwargs": plan.policy_kwargs}
+        arguments = {**plan.hyperparameters, "policy_kwargs": policy_arguments(plan)}
+        name = "" if spec is None else spec.id
         try:
-            agent = make_peer(plan.agent, environment, plan.seed, **arguments)
-        except (ValueError, TypeError, AssertionError) as error:
-            raise RunError(one_line(error)) from None
+            agent = make_peer(plan.agent, environment, plan.seed, environment_id=name, **arguments)
+        except Exception as error:  # SB3 leaves most values to PyTorch and NumPy, which do not say whose they were
+            given = ", ".join(
+                f"{name}={value!r}" for name, value in {**plan.hyperparameters, **plan.policy_kwargs}.items()
+            )
+            raise RunError(one_line(error) + (f" ({plan.agent} with {given})" if given else "")) from None
     config = {
         **plan.as_dict(),
         "status": "prepared",
@@ -75,7 +79,13 @@ def _environments(plan: Plan, bare: Any, may_copy: bool) -> Any:
     if copies == 1 or not may_copy:
         return Monitor(bare)
     bare.close()
-    return SubprocVecEnv([_Make(plan.environment)] * copies, start_method="forkserver")
+    try:
+        return SubprocVecEnv([_Make(plan.environment)] * copies, start_method="forkserver")
+    except (EOFError, ConnectionError):
+        raise RunError(
+            f"{plan.environment} cannot be made in other processes, in which {plan.agent} learns from pictures: "
+            f"register it in a module of its own, and give it as my_module:{plan.environment}"
+        ) from None
 
 
 class _Make:

@@ -66,6 +66,11 @@ class Space:
             raise RunError(f"{', '.join(drawn)} of {where} cannot be drawn and be the same as another: choose one")
         return cls({str(name): tuple(choices) for name, choices in values.items()}, dict(at_most), dict(same))
 
+    @property
+    def all_values(self) -> dict[str, tuple[Any, ...]]:
+        """What each hyper-parameter may have, those that are not drawn included."""
+        return {**self.values, **{name: self.values[other] for name, other in self.same.items()}}
+
     def draw(self, algorithm: str, number: int) -> Configuration:
         """One configuration, all that are allowed being equally likely.
 

@@ -16,7 +16,9 @@ from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.job import Job
 from bdpi.runs.plan import Plan
 from bdpi.runs.store import Place
+from bdpi.studies.settings import check_settings
 from bdpi.studies.space import Space
+from bdpi.studies.tables import mapping, only_known, read_yaml, whole
 
 _SPACE = ("space", "at_most", "same")
 _SETTINGS = ("agent", "set", *_SPACE, "off_policy_noise", "action_bits", "record_entropy", "episodes", "in", "same_as")
@@ -57,6 +59,23 @@ class Study:
     series: tuple[Series, ...]
     short_names: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        taken: dict[tuple[str, ...], Series] = {}
+        for series in self.series:
+            for what, name in (("row", series.row), ("series", series.name), ("environment", series.environment)):
+                if not name.strip("."):
+                    raise RunError(f"the study {self.name} has a {what} {name!r}, which no folder can have as its name")
+            if series.same_as is None:
+                # In small letters: some file systems do not tell them from capitals.
+                parts = tuple(_folder(part).lower() for part in (series.row, series.environment, series.name))
+                other = taken.setdefault(parts, series)
+                if other is not series:
+                    both = " and ".join(f"{each.row}/{each.name} on {each.environment}" for each in (other, series))
+                    raise RunError(
+                        f"{both} of the study {self.name} would have their runs in the same folder, {'/'.join(parts)}: "
+                        "give one of them another name"
+                    )
+
     @property
     def draws(self) -> bool:
         """Whether runs of a series differ in their configuration."""
@@ -87,7 +106,7 @@ class Study:
         if not self.draws and configs is not None:
             raise RunError(f"the study {self.name} draws no configurations: give --seeds {configs}, not --configs")
         if self.draws:
-            new = [name for name in environments if _ID.search(name) and name not in self.short_names.values()]
+            new = [name for name in dict.fromkeys(environments) if _ID.search(name) and not self._has(name)]
             if new:
                 return self._elsewhere(new).smaller(
                     environments=environments, rows=rows, only=only, configs=configs, episodes=episodes
@@ -107,6 +126,9 @@ class Study:
             raise RunError(f"nothing of the study {self.name} is left: those options exclude each other")
         return Study(self.name, self.title, seeds or configs or self.seeds, tuple(chosen), self.short_names)
 
+    def _has(self, environment: str) -> bool:
+        return environment in self.short_names.values()
+
     def _elsewhere(self, ids: list[str]) -> Study:
         first = next(iter(self.short_names.values()))
         copies = [
@@ -116,7 +138,14 @@ class Study:
         return Study(self.name, self.title, self.seeds, (*self.series, *copies), short_names)
 
     def jobs(self, root: Path) -> list[Job]:
-        """One for each run, seed by seed, so that all curves are there early. Series that show others have none."""
+        """One for each run, seed by seed, so that all curves are there early. Series that show others have none.
+
+        :raises RunError: for an agent or a setting that does not exist, naming the series
+        """
+        for series in self.series:
+            fixed = {name: (value,) for name, value in series.hyperparameters.items()}
+            drawn = {} if series.space is None else series.space.all_values
+            check_settings(series.agent, {**fixed, **drawn}, f"{series.row}/{series.name} of {self.name}")
         return [
             self._job(series, seed, place, root)
             for seed in range(self.seeds)
@@ -164,7 +193,12 @@ class Study:
 def _path(root: Path, place: Place) -> Path:
     """``runs/figure2/algorithms/FrozenLake8x8-v1/BDPI-seed0``."""
     parts = (place.study, place.row, place.environment, f"{place.series}-seed{place.seed}")
-    return root.joinpath(*(re.sub(r"[^\w.+=-]+", "-", part) for part in parts))
+    return root.joinpath(*map(_folder, parts))
+
+
+def _folder(name: str) -> str:
+    """A name without what file systems, shells and URLs may stumble over. Not every name has one of its own."""
+    return re.sub(r"[^\w.+=-]+", "-", name)
 
 
 def study_names() -> dict[str, str]:
@@ -186,82 +220,133 @@ def load_study(name: str) -> Study:
         if path.suffix == ".py":
             table = runpy.run_path(name).get("STUDY")
         elif path.suffix in (".yaml", ".yml"):
-            table = yaml.safe_load(path.read_text("utf-8"))
+            table = read_yaml(path.read_text("utf-8"), name)
         elif name in study_names():
-            table = yaml.safe_load((files("bdpi.studies") / f"{name}.yaml").read_text("utf-8"))
+            table = read_yaml((files("bdpi.studies") / f"{name}.yaml").read_text("utf-8"), name)
         else:
             raise RunError(
                 f"there is no study {name!r}: choose from {', '.join(study_names())}, or name a .yaml or .py file"
             )
     except OSError as error:
         raise RunError(f"{name} cannot be read: {error.strerror or error}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RunError(f"{name} is no YAML: {one_line(error)}") from None
     except RunError:
         raise
-    except Exception as error:  # a Python file may do anything
+    except (Exception, SystemExit) as error:  # a Python file may do anything
         raise RunError(f"{name} cannot be run: {named(error)}") from None
-    return parse_study(path.stem if path.suffix else name, table)
+    return parse_study(_study_name(path) if path.suffix else name, table)
+
+
+def _study_name(path: Path) -> str:
+    """The name of the folder that its runs are kept in."""
+    name = _folder(path.stem)
+    if not name.strip("."):
+        raise RunError(f"the study {path} cannot have a folder of that name: rename the file")
+    return name
 
 
 def parse_study(name: str, table: Any) -> Study:
     """:raises RunError: naming what is wrong and where"""
-    table = _mapping(table, f"the study {name}")
-    for key in ("environments", "rows"):
-        if key not in table:
-            raise RunError(f"the study {name} has no {key!r}")
-    _only_known(table, ("title", "seeds", "configurations", "environments", "rows"), f"the study {name}")
+    table = mapping(table, f"the study {name}")
+    only_known(table, ("title", "seeds", "configurations", "environments", "rows"), f"the study {name}")
     environments = {
-        short: {"id": entry} if isinstance(entry, str) else _mapping(entry, f"environment {short} of {name}")
-        for short, entry in _mapping(table["environments"], f"environments of {name}").items()
+        short: _environment({"id": entry} if isinstance(entry, str) else entry, f"environment {short} of {name}")
+        for short, entry in _entries(table, "environments", name).items()
     }
+    short_names = {short: str(entry["id"]) for short, entry in environments.items()}
+    for short, environment in short_names.items():
+        first = next(other for other, same in short_names.items() if same == environment)
+        if first != short:
+            raise RunError(f"environments {first} and {short} of {name} are both {environment}: leave one out")
     series = []
-    for row, entries in _mapping(table["rows"], f"rows of {name}").items():
-        for label, settings in _mapping(entries, f"row {row} of {name}").items():
-            for short, environment in environments.items():
-                where = f"{row}/{label} of {name}"
-                series.append(_series(str(row), str(label), short, environment, settings, where))
-    known = {(s.row, s.name): s for s in series}
-    resolved = []
-    for one in series:
-        if one.same_as is not None:
-            if one.same_as not in known:
-                raise RunError(
-                    f"{one.row}/{one.name} of {name} is the same as {'/'.join(one.same_as)}, which is not there"
-                )
-            origin = next(s for s in series if (s.row, s.name) == one.same_as and s.environment == one.environment)
-            one = Series(**{**vars(origin), "row": one.row, "name": one.name, "same_as": one.same_as})
-        resolved.append(one)
+    for row, entries in _entries(table, "rows", name).items():
+        entries = mapping(entries, f"row {row} of {name}")
+        if not entries:
+            raise RunError(f"row {row} of {name} is empty: give it a series, for example {{BDPI: {{agent: bdpi}}}}")
+        for label, settings in entries.items():
+            where = f"{row}/{label} of {name}"
+            series += _series(row, label, environments, settings, where)
+    resolved = tuple(_resolved(one, series, name) for one in series)
     draws = {one.space is not None for one in resolved}
     if len(draws) > 1:
         raise RunError(f"some series of the study {name} have a space, others do not: make two studies of it")
     number, other = ("configurations", "seeds") if draws == {True} else ("seeds", "configurations")
     if other in table:
         raise RunError(f"the study {name} has {other!r}: it needs {number!r}, as its series have {_spaces(draws)}")
-    seeds = table.get(number, 8)
-    if not isinstance(seeds, int) or seeds < 1:
-        raise RunError(f"{number} of the study {name} must be a whole number from 1 on, not {seeds!r}")
-    short_names = {short: str(entry["id"]) for short, entry in environments.items()}
-    return Study(name, str(table.get("title", name)), seeds, tuple(resolved), short_names)
+    seeds = whole(table.get(number, 8), f"{number} of the study {name}")
+    return Study(name, str(table.get("title", name)), seeds, resolved, short_names)
+
+
+def _entries(table: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:
+    if key not in table:
+        raise RunError(f"the study {name} has no {key!r}")
+    entries = mapping(table[key], f"{key} of {name}")
+    if not entries:
+        raise RunError(f"{key} of {name} are empty: there is nothing to run")
+    return entries
+
+
+def _environment(entry: Any, what: str) -> dict[str, Any]:
+    entry = mapping(entry, what)
+    only_known(entry, ("id", "episodes"), what)
+    if "id" not in entry:
+        raise RunError(f"{what}: give its Gymnasium id, for example {{id: CartPole-v1, episodes: 100}}")
+    whole(entry.get("episodes", 1), f"episodes of {what}")
+    return entry
+
+
+def _resolved(one: Series, series: list[Series], study: str) -> Series:
+    """A series that shows others, with what those are; any other one as it is."""
+    origin, seen = one, [one.same_as]
+    while origin.same_as is not None:
+        found = [s for s in series if (s.row, s.name) == origin.same_as and s.environment == one.environment]
+        if not found:
+            shown = "/".join(origin.same_as)
+            raise RunError(f"{origin.row}/{origin.name} of {study} is the same as {shown}, which is not there")
+        origin = found[0]
+        if origin.same_as in seen:
+            raise RunError(f"{origin.row}/{origin.name} of {study} shows itself by 'same_as': give it an agent instead")
+        seen.append(origin.same_as)
+    if origin is one:
+        return one
+    return Series(**{**vars(origin), "row": one.row, "name": one.name, "same_as": (origin.row, origin.name)})
 
 
 def _spaces(draws: set[bool]) -> str:
     return "spaces" if draws == {True} else "no spaces"
 
 
-def _series(row: str, label: str, short: str, environment: Mapping[str, Any], settings: Any, where: str) -> Series:
-    settings = dict(_mapping(settings, where))
-    _only_known(settings, _SETTINGS, where)
-    overrides = _mapping(settings.pop("in", {}), f"'in' of {where}").get(short, {})
-    overrides = _mapping(overrides, f"'in: {short}' of {where}")
-    _only_known(overrides, _SETTINGS[:-2], f"'in: {short}' of {where}")
-    settings |= {**overrides, "set": {**settings.get("set", {}), **overrides.get("set", {})}}
-    if "id" not in environment:
-        raise RunError(f"environment {short}: give its Gymnasium id, for example {{id: CartPole-v1, episodes: 100}}")
-    same_as = settings.get("same_as")
+def _series(row: str, label: str, environments: Mapping[str, Any], settings: Any, where: str) -> list[Series]:
+    """A series in every environment."""
+    settings = mapping(settings, where)
+    only_known(settings, _SETTINGS, where)
+    if "same_as" in settings and len(settings) > 1:
+        others = ", ".join(repr(name) for name in settings if name != "same_as")
+        raise RunError(f"{where} has 'same_as' and {others}: it shows other runs as they are, leave one of them out")
+    inside = mapping(settings.pop("in", {}), f"'in' of {where}")
+    only_known(inside, environments, f"'in' of {where}")
+    return [
+        _series_in(row, label, environment, settings, inside.get(short, {}), where, f"'in: {short}' of {where}")
+        for short, environment in environments.items()
+    ]
+
+
+def _series_in(
+    row: str, label: str, environment: Mapping[str, Any], settings: Mapping[str, Any], inside: Any, *where: str
+) -> Series:
+    inside = mapping(inside, where[1])
+    only_known(inside, _SETTINGS[:-2], where[1])
+    sets = [
+        mapping(each.get("set", {}), f"'set' of {what}") for each, what in zip((settings, inside), where, strict=True)
+    ]
+    settings = {**settings, **inside}
+    for name, value in settings.items():
+        _check(name, value, where[1] if name in inside else where[0])
     rules = [name for name in _SPACE[1:] if name in settings and "space" not in settings]
     if rules:
-        raise RunError(f"{where} has {', '.join(map(repr, rules))} and no 'space' that they could be about")
+        raise RunError(f"{where[0]} has {', '.join(map(repr, rules))} and no 'space' that they could be about")
+    same_as = settings.get("same_as")
     values, at_most, same = (settings.get(name, {}) for name in _SPACE)
     return Series(
         row=row,
@@ -269,23 +354,21 @@ def _series(row: str, label: str, short: str, environment: Mapping[str, Any], se
         name=label,
         agent=str(settings.get("agent", "bdpi")),
         episodes=settings.get("episodes", environment.get("episodes", 300)),
-        hyperparameters=dict(settings["set"]),
+        hyperparameters={**sets[0], **sets[1]},
         others={key: settings[key] for key in _PLAN if key in settings},
         same_as=None if same_as is None else tuple(str(same_as).split("/", 1)),  # type: ignore[arg-type]
-        space=Space.parse(values, at_most, same, where) if "space" in settings else None,
+        space=Space.parse(values, at_most, same, where[0]) if "space" in settings else None,
     )
 
 
-def _mapping(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise RunError(f"{what} must be a table (names and values), not {value!r}")
-    return value
-
-
-def _only_known(table: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
-    unknown = [str(key) for key in table if key not in known]
-    if unknown:
-        raise RunError(f"{what} has the unknown {', '.join(map(repr, unknown))}: known are {', '.join(known)}")
+def _check(name: str, value: Any, where: str) -> None:
+    """Of what kind a value has to be."""
+    if name in ("episodes", "action_bits"):
+        whole(value, f"{name} of {where}")
+    if name == "record_entropy" and not isinstance(value, bool):
+        raise RunError(f"record_entropy of {where} must be true or false, not {value!r}")
+    if name == "off_policy_noise" and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise RunError(f"off_policy_noise of {where} must be a probability, from 0 to 1, not {value!r}")
 
 
 def _find(name: str, known: Mapping[str, str], what: str) -> str:

@@ -1,0 +1,71 @@
+"""The tables that studies are written as. What would be lost without a word is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+from bdpi.runs.errors import RunError
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a name that is there twice in a table, of which PyYAML takes the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # When it is composed, and not when it is constructed: by then, other tables may have been merged into it.
+        node = super().compose_mapping_node(anchor)
+        first: dict[tuple[str, str], yaml.Node] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                other = first.setdefault((key.tag, key.value), key)
+                if other is not key:
+                    lines = " and ".join(str(each.start_mark.line + 1) for each in (other, key))
+                    raise RunError(f"{self.name} has {key.value!r} twice in one table (lines {lines}): leave one out")
+        return node
+
+
+def read_yaml(text: str, name: str) -> Any:
+    """What a YAML file holds.
+
+    :param name: of the file, for messages
+    :raises RunError: when a table has a name twice
+    :raises yaml.YAMLError: when it is no YAML
+    """
+    loader = _Loader(text)
+    loader.name = name
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def mapping(value: Any, what: str) -> dict[str, Any]:
+    """A table, its names as texts.
+
+    :raises RunError: when it is none, or two names are the same text
+    """
+    if not isinstance(value, Mapping):
+        raise RunError(f"{what} must be a table (names and values), not {value!r}")
+    twice = [name for name, n in Counter(map(str, value)).items() if n > 1]  # 8 and "8"
+    if twice:
+        raise RunError(f"{what} has {twice[0]!r} twice: leave one out")
+    return {str(name): each for name, each in value.items()}
+
+
+def only_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
+    """:raises RunError: for names that nobody would look at"""
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise RunError(f"{what} has the unknown {', '.join(map(repr, unknown))}: known are {', '.join(known)}")
+
+
+def whole(value: Any, what: str) -> int:
+    """:raises RunError: for anything but 1, 2, 3 and so on"""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise RunError(f"{what} must be a whole number from 1 on, not {value!r}")
+    return value
