@@ -3,13 +3,16 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +21,10 @@ import pytest
 from bdpi.runs.campaign import Tally, run_campaign
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import Executor, make_executor
-from bdpi.runs.job import Job, check_jobs, execute, status_of
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.job import Job, check_jobs, episodes_done, execute, status_of
 from bdpi.runs.plan import Plan
-from bdpi.runs.store import Place, read_runs, write_archive, write_index
+from bdpi.runs.store import Place, StoredRun, read_run, read_runs, write_archive, write_index
 
 SMALL = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 2, "batch_size": 16}
 
@@ -84,6 +88,144 @@ def test_a_finished_run_whose_memory_was_removed_is_finished_and_starts_over_to_
     longer = [job(tmp_path)]
     assert run_all(longer)[0].done == longer
     assert episodes_of(tmp_path, longer)["BDPI", 0] == expected["BDPI", 0]
+
+
+def a_run_that_must_start_over(root: Path, agent: str) -> tuple[Job, Job]:
+    """Ten finished episodes, and what should become of them: fifteen."""
+    plan: dict[str, Any] = {"agent": agent} if agent == "bdpi" else {"agent": agent, "hyperparameters": {}}
+    short = job(root, seed=1, episodes=10, **plan)
+    assert execute(short).status == "finished"
+    (short.folder / "replay.npz").unlink(missing_ok=True)
+    return short, job(root, seed=1, **plan)
+
+
+def stored(one: Job) -> StoredRun:
+    run = read_run(one.place, one.folder)
+    assert run is not None
+    return run
+
+
+@pytest.mark.parametrize("agent", ["bdpi", "ppo", "dqn"])
+def test_a_finished_run_is_kept_until_a_longer_one_has_finished(tmp_path: Path, agent: str) -> None:
+    short, longer = a_run_that_must_start_over(tmp_path, agent)
+    before = stored(short)
+    for steps in (3, 60):
+        left = iter(range(steps))
+        assert execute(longer, lambda left=left: next(left, None) is None).status == "interrupted"  # type: ignore[misc]
+        kept = stored(short)
+        assert (kept.status, kept.returns.tolist()) == ("finished", before.returns.tolist())
+        assert status_of(short) == "finished"
+        assert status_of(longer) == "unfinished"
+    assert execute(longer).status == "finished"
+    assert len(stored(longer).returns) == 15
+    assert not [path.name for path in longer.folder.iterdir() if path.name.startswith(".")]
+    fresh = replace(longer, folder=tmp_path / "fresh")
+    execute(fresh)
+    assert stored(fresh).returns.tolist() == stored(longer).returns.tolist()
+
+
+def test_an_interrupted_attempt_is_not_taken_for_a_finished_run(tmp_path: Path) -> None:
+    """Not even where it has the episodes that are wanted now: it was to have more."""
+    _, longer = a_run_that_must_start_over(tmp_path, "dqn")
+    much_longer = replace(longer, plan=replace(longer.plan, episodes=5000))
+    left = iter(range(1000))
+    assert execute(much_longer, lambda: next(left, None) is None).status == "interrupted"
+    assert episodes_done(much_longer) > 15
+    assert execute(longer).status == "finished"
+    assert (stored(longer).status, len(stored(longer).returns)) == ("finished", 15)
+
+
+def test_a_stopped_peer_is_not_replaced_by_one_that_was_stopped_earlier(tmp_path: Path) -> None:
+    one = job(tmp_path, agent="ppo", hyperparameters={}, episodes=500)
+    for steps in (200, 50):
+        left = iter(range(steps))
+        assert execute(one, lambda left=left: next(left, None) is None).status == "interrupted"  # type: ignore[misc]
+        assert stored(one).lengths.sum() > 150
+
+
+def test_an_index_that_is_written_again_knows_runs_and_no_attempts(tmp_path: Path) -> None:
+    short, longer = a_run_that_must_start_over(tmp_path, "ppo")
+    left = iter(range(5))
+    execute(longer, lambda: next(left, None) is None)
+    assert (longer.folder / ".attempt" / "config.json").exists()
+    (tmp_path / "small" / "study.json").write_text("{")
+    write_index(tmp_path / "small", "Small", [])
+    _, runs, problems = read_runs(tmp_path / "small")
+    assert not problems
+    assert [(run.path, run.status) for run in runs] == [(short.folder, "finished")]
+
+
+def test_what_a_ray_worker_sends_does_not_replace_what_is_worth_more(tmp_path: Path) -> None:
+    from bdpi.runs.executors.on_ray import _packed, _received
+
+    short, longer = a_run_that_must_start_over(tmp_path, "ppo")
+    elsewhere = replace(longer, folder=tmp_path / "worker" / "run")
+    left = iter(range(5))
+    result = execute(elsewhere, lambda: next(left, None) is None)
+    _received(longer, _packed(elsewhere.folder), result)
+    assert (stored(short).status, len(stored(short).returns)) == ("finished", 10)
+    result = execute(elsewhere)
+    assert _received(longer, _packed(elsewhere.folder), result) == result
+    assert (stored(longer).status, len(stored(longer).returns)) == ("finished", 15)
+
+
+class Killed(BaseException):
+    """As kill -9: nothing after it is done."""
+
+
+@pytest.mark.parametrize("agent", ["bdpi", "ppo"])
+def test_a_study_that_is_killed_while_a_longer_run_takes_over_has_one_of_both(
+    tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short, longer = a_run_that_must_start_over(tmp_path, agent)
+    shutil.copytree(short.folder, tmp_path / "kept")
+    wanted: list[int] | None = None
+    for survived in range(20):
+        shutil.rmtree(short.folder)
+        shutil.copytree(tmp_path / "kept", short.folder)
+        with monkeypatch.context() as patch:
+            killed = killed_in_take_over(patch, survived)
+            with pytest.raises(Killed) if survived < 4 else suppress(Killed):
+                execute(longer)
+        run = stored(longer)
+        assert (run.status, len(run.returns), run.config["result"]["episodes"]) in (
+            ("finished", 10, 10),
+            ("finished", 15, 15),
+        )
+        assert status_of(short) in ("finished", "unfinished")
+        assert execute(short).status == "finished"
+        assert execute(longer).status == "finished"
+        wanted = wanted or stored(longer).lengths.tolist()
+        assert stored(longer).lengths.tolist() == wanted
+        assert not list(longer.folder.glob(".*"))
+        if not killed:
+            return
+    raise AssertionError("it was always killed")
+
+
+def killed_in_take_over(patch: pytest.MonkeyPatch, survived: int) -> list[str]:
+    """Dies after so many changes of the file system; gives a list that then is not empty."""
+    killed: list[str] = []
+    left = iter(range(survived))
+
+    def mortal(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **others: Any) -> Any:
+            if next(left, None) is None:
+                killed.append(str(arguments))
+                raise Killed
+            return function(*arguments, **others)
+
+        return call
+
+    take_over = RunFolder.take_over
+
+    def from_now_on(folder: RunFolder) -> None:
+        for name in ("rename", "replace", "unlink", "rmdir"):
+            patch.setattr(os, name, mortal(getattr(os, name)))
+        take_over(folder)
+
+    patch.setattr(RunFolder, "take_over", from_now_on)
+    return killed
 
 
 def test_a_run_with_other_settings_is_not_mistaken_for_this_one(tmp_path: Path) -> None:
@@ -265,6 +407,16 @@ def test_mistakes_are_found_before_anything_runs(tmp_path: Path) -> None:
         check_jobs([job(tmp_path, hyperparameters={"n_critic": 3})])
     with pytest.raises(RunError, match="unknown agent 'trpo': choose from bdpi"):
         check_jobs([job(tmp_path, agent="trpo")])
+
+
+def test_a_ray_worker_tells_why_a_run_could_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bdpi.runs.executors import on_ray
+
+    monkeypatch.setattr(on_ray, "_ask", lambda method, *arguments: False)
+    missing = job(tmp_path, environment="Missing-v0")
+    result, files = on_ray._work(missing, SimpleNamespace(begin=None, is_set=None), tmp_path / "nowhere")
+    assert "unknown environment 'Missing-v0'" in result.error
+    assert not files
 
 
 @pytest.mark.slow

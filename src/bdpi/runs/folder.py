@@ -70,6 +70,9 @@ class RunFolder:
         self.curve = path / "curve.png"
         self.film = path / "policy.gif"
         self.error = path / "error.txt"
+        #: where the run is trained anew, while the one that is here is kept
+        self.attempt = path / ".attempt"
+        self._successor = path / ".successor"  # an attempt that has become the run, until its files are moved
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -93,7 +96,8 @@ class RunFolder:
 
     def is_settled(self, config: dict[str, Any]) -> bool:
         """Whether all files of the last checkpoint are where they belong."""
-        return not any(staged(path, config.get("checkpoint", 0)).exists() for path in self.checkpoint)
+        waiting = [staged(path, config.get("checkpoint", 0)) for path in self.checkpoint]
+        return not any(path.exists() for path in (*waiting, self._successor))
 
     def settle(self, config: dict[str, Any]) -> None:
         """Finish a checkpoint whose configuration was written, forget one whose was not: after a crash while saving."""
@@ -103,6 +107,30 @@ class RunFolder:
                 os.replace(complete, path)
             for incomplete in self.path.glob(f".next-*-{path.name}"):
                 incomplete.unlink()
+
+    def take_over(self) -> None:
+        """Put the run in :attr:`attempt` in the place of the one that is here; after a crash, it is either."""
+        for file in (self.curve, self.film, self.error):  # it may have none
+            if not (self.attempt / file.name).exists():
+                file.unlink(missing_ok=True)
+        os.rename(self.attempt, self._successor)  # from now on, it is the run
+        self.move_successor()
+
+    def move_successor(self) -> None:
+        """Finish what :meth:`take_over` has begun, if anything."""
+        if self._successor.is_dir():
+            for file in sorted(self._successor.iterdir(), key=lambda file: file.name == self.config.name):
+                os.replace(file, self.path / file.name)
+            self._successor.rmdir()
+
+    def whole(self) -> RunFolder:
+        """The run for readers: while a successor's files are moved, each is in one place or the other."""
+        whole = RunFolder(self.path)
+        if self._successor.is_dir():
+            for name, file in vars(self).items():
+                if file in self.files and (self._successor / file.name).exists():
+                    setattr(whole, name, self._successor / file.name)
+        return whole
 
     def make(self) -> None:
         """Make the folder where it does not exist.

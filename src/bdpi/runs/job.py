@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
+import shutil
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bdpi.runs.episodes import check_number, count_rows
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
 from bdpi.runs.store import Place
+
+if TYPE_CHECKING:
+    from bdpi.runs.train import Session
 
 _COLLECT_EVERY = 2.0  # seconds
 _PATIENCE = 5.0  # seconds that another process gets to end: one whose study was killed stops after its current step
@@ -152,29 +157,47 @@ def execute(job: Job, should_stop: Callable[[], bool] = lambda: False) -> JobRes
 
 
 def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
-    from bdpi.runs.train import prepare, prepare_resumption
+    from bdpi.runs.train import prepare_resumption
 
     status = status_of(job)
     if status == "unfinished":
-        folder = RunFolder(job.folder)
-        with folder.locked():  # by nobody else, who might be saving it
-            folder.settle(folder.read_config())
+        _settle(job)
         status = status_of(job)  # perhaps all that was missing
     if status == "finished":
         return JobResult("finished")
-    started_over = status == "unfinished" and _must_start_over(RunFolder(job.folder))
-    if started_over:
-        _clear(job.folder)
+    folder = RunFolder(job.folder)
+    if status == "unfinished" and _must_start_over(folder):
+        if folder.saved_episodes(folder.read_config()):
+            return _start_over(job, should_stop)
+        _clear(folder)
+        status = "new"
     with _PREPARING:
-        if status == "new" or started_over:
-            try:
-                session = prepare(job.plan, job.folder)
-            except RunError as error:
-                if status_of(job) != "new":  # another process has begun it since we looked
-                    raise Busy(str(error)) from error
-                raise
-        else:
-            session = prepare_resumption(job.folder, episodes=job.plan.episodes)
+        session = _begin(job) if status == "new" else prepare_resumption(job.folder, episodes=job.plan.episodes)
+    return _run(job, session, should_stop)
+
+
+def _settle(job: Job) -> None:
+    """Finish what a process that was killed has left half done."""
+    folder = RunFolder(job.folder)
+    with folder.locked():  # by nobody else, who might be saving it
+        folder.move_successor()
+        folder.settle(folder.read_config())
+        if _is_sound(replace(job, folder=folder.attempt)):
+            replace_if_better(folder)
+
+
+def _begin(job: Job) -> Session:
+    from bdpi.runs.train import prepare
+
+    try:
+        return prepare(job.plan, job.folder)
+    except RunError as error:
+        if status_of(job) != "new":  # another process has begun it since we looked
+            raise Busy(str(error)) from error
+        raise
+
+
+def _run(job: Job, session: Session, should_stop: Callable[[], bool]) -> JobResult:
     session.config["study"] = asdict(job.place)
     if job.configuration is not None:
         session.config["configuration"] = job.configuration
@@ -187,7 +210,7 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
 
 
 def _must_start_over(folder: RunFolder) -> bool:
-    """Whether nobody could go on with a run. That costs time and nothing else: the same seed gives the same run."""
+    """Whether nobody could go on with a run."""
     config = folder.read_config()
     killed_early = config.get("result") is None  # before anything was saved
     # Of a finished run that is to become longer, somebody may have removed what only that needs.
@@ -195,24 +218,64 @@ def _must_start_over(folder: RunFolder) -> bool:
     return killed_early or removed or config.get("resumable") is False
 
 
-def _clear(path: Path) -> None:
+def _start_over(job: Job, should_stop: Callable[[], bool]) -> JobResult:
+    """Train a run anew. The one that is there is kept until the new one is worth as much."""
+    folder = RunFolder(job.folder)
+    with folder.locked():
+        attempt = replace(job, folder=folder.attempt)
+        if not _may_go_on(attempt):
+            shutil.rmtree(folder.attempt, ignore_errors=True)
+        result = _execute(attempt, should_stop)
+        if RunFolder(folder.attempt).config.exists():
+            replace_if_better(folder)
+    return result
+
+
+def _is_sound(attempt: Job) -> bool:
+    try:
+        return status_of(attempt) != "new"
+    except RunError:  # damaged, or of a study that was another one then
+        return False
+
+
+def _may_go_on(attempt: Job) -> bool:
+    """Whether an attempt that was stopped can be resumed, to become as long as it should."""
+    if not _is_sound(attempt):
+        return False
+    folder = RunFolder(attempt.folder)
+    is_shorter = folder.saved_episodes(folder.read_config()) < (attempt.plan.episodes or 0)
+    return is_shorter and not _must_start_over(folder)
+
+
+def replace_if_better(folder: RunFolder) -> None:
+    """Let an attempt take the place of its run, unless that is finished and the attempt is not, or it is longer."""
+    if not folder.config.exists() or _worth(RunFolder(folder.attempt)) >= _worth(folder):
+        folder.take_over()
+
+
+def _worth(folder: RunFolder) -> tuple[bool, int]:
+    config = folder.read_config()
+    return config.get("status") == "finished", folder.saved_episodes(config)
+
+
+def _clear(folder: RunFolder) -> None:
     """Remove a run that nobody works on.
 
     :raises RunError: when somebody does
     """
-    folder = RunFolder(path)
     with folder.locked():
-        for file in (*folder.files, *path.glob(".next-*")):
+        # the configuration last: without it, nobody would know what the other files are
+        for file in (*folder.path.glob(".next-*"), *reversed(folder.files)):
             file.unlink(missing_ok=True)
 
 
 def episodes_done(job: Job) -> int:
-    """How far a run has come, by the length of its Monitor file."""
-    try:
-        with open(RunFolder(job.folder).monitor, "rb") as file:
+    """How far a run has come, by the length of its Monitor file; one that starts over counts from there."""
+    folder = RunFolder(job.folder)
+    for path in (RunFolder(folder.attempt).monitor, folder.monitor):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
             return max(0, sum(1 for _ in file) - 2)
-    except OSError:
-        return 0
+    return 0
 
 
 _collected = time.monotonic()

@@ -1,7 +1,9 @@
 """Runs of the algorithms that BDPI is compared with.
 
-They come from Stable-Baselines3 and learn quickly, so they are not resumed: a run that was stopped starts over, and the
-same seed gives the same episodes.
+They come from Stable-Baselines3 and learn quickly, so they are not resumed: a run that was stopped, or is to become
+longer, starts over. The same seed and number of episodes give the same episodes. With another number, those of DQN and
+of prioritized dueling DQN differ from the first on: how quickly they explore less, and correct for their priorities,
+depends on how long they will learn.
 """
 
 from __future__ import annotations
@@ -93,7 +95,8 @@ class _Make:
 class PeerSession(Session):
     """A run of one peer.
 
-    :param total_steps: what the algorithm is told; it decides how quickly it explores less
+    :param total_steps: what the algorithm is told, the longest that its episodes could take; DQN and prioritized
+        dueling DQN explore less and less over a tenth of them
     """
 
     def __init__(

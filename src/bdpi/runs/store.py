@@ -116,6 +116,8 @@ def _find_runs(root: Path) -> list[tuple[Place, Path]]:
     """The runs below a folder that can say where they belong."""
     found = []
     for file in sorted(root.rglob("config.json")):
+        if file.parent.name.startswith("."):  # an attempt at a run that is there
+            continue
         with contextlib.suppress(RunError, KeyError, TypeError):
             found.append((Place(**RunFolder(file.parent).read_config()["study"]), file.parent))
     return found
@@ -149,7 +151,7 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
 
     :raises RunError: when its folder is damaged
     """
-    folder = RunFolder(path)
+    folder = RunFolder(path).whole()
     if not folder.config.exists():
         return None
     config = folder.read_config()

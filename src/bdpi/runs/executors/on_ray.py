@@ -11,6 +11,7 @@ import contextlib
 import io
 import logging
 import os
+import shutil
 import tarfile
 import tempfile
 import time
@@ -21,9 +22,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bdpi.runs.errors import RunError
+from bdpi.runs.errors import Busy, RunError
 from bdpi.runs.executors.processes import ATTEMPTS
-from bdpi.runs.job import Job, JobResult, execute, forget_runs, one_thread
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.job import Job, JobResult, execute, forget_runs, one_thread, replace_if_better
 
 _LOOK_AROUND = 0.5  # seconds
 _QUEUE = 50  # runs that wait at Ray, and let a cluster grow that can
@@ -107,11 +109,23 @@ class OnRay:
             result, files = ray.get(reference)
         except ray.exceptions.RayError as error:
             return JobResult("failed", f"Ray gave it up: {str(error).splitlines()[0]}", str(error))
-        if files:
-            job.folder.mkdir(parents=True, exist_ok=True)
-            with tarfile.open(fileobj=io.BytesIO(files)) as archive:
-                archive.extractall(job.folder, filter="data")
-        return result
+        try:
+            return _received(job, files, result) if files else result
+        except Busy as error:
+            return JobResult("busy", str(error))
+
+
+def _received(job: Job, files: bytes, result: JobResult) -> JobResult:
+    """Keep what a worker has sent, unless the run that is there is worth more."""
+    folder = RunFolder(job.folder)
+    folder.make()
+    with folder.locked():
+        folder.move_successor()
+        shutil.rmtree(folder.attempt, ignore_errors=True)
+        with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+            archive.extractall(folder.attempt, filter="data")
+        replace_if_better(folder)
+    return result
 
 
 class _Flag:
@@ -177,7 +191,14 @@ def _work(job: Job, flag: Any, marker: Path) -> tuple[JobResult, bytes]:
         return execute(job, should_stop), b""
     with tempfile.TemporaryDirectory() as folder:
         result = execute(replace(job, folder=Path(folder) / "run"), should_stop)
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-            archive.add(Path(folder) / "run", arcname=".")
-        return result, buffer.getvalue()
+        return result, _packed(Path(folder) / "run")
+
+
+def _packed(folder: Path) -> bytes:
+    """The files of a run; none of one that could not begin."""
+    if not folder.exists():
+        return b""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        archive.add(folder, arcname=".")
+    return buffer.getvalue()
