@@ -239,6 +239,40 @@ def test_a_run_with_other_settings_is_not_mistaken_for_this_one(tmp_path: Path) 
         status_of(job(tmp_path, off_policy_noise=0.1))
 
 
+def recorded(one: Job, **settings: Any) -> None:
+    """Put a finished run there, of which only the settings matter."""
+    folder = RunFolder(one.folder)
+    folder.make()
+    folder.monitor.write_text('#{"t_start": 0, "env_id": ""}\nr,l,t\n' + "1,1,1\n" * 15)
+    folder.write_config({**one.plan.as_dict(), "status": "finished", "result": {"episodes": 15}, **settings})
+
+
+@pytest.mark.parametrize(
+    ("environment", "agent", "there", "is_same"),
+    [
+        ("CartPole-v1", "bdpi", {"policy_kwargs": {}}, True),
+        ("CartPole-v1", "bdpi", {"policy_kwargs": {"net_arch": [128]}}, False),
+        ("CartPole-v1", "ppo", {"policy_kwargs": {"net_arch": [128]}}, False),
+        ("LunarLander-v3", "bdpi", {"policy_kwargs": {"net_arch": [256]}}, True),  # its preset
+        ("LunarLander-v3", "bdpi", {"policy_kwargs": {"net_arch": [128]}}, False),
+        ("LunarLander-v3", "ppo", {"policy_kwargs": {}}, True),
+        ("Pendulum-v1", "bdpi", {"action_bits": 6}, True),
+        ("Pendulum-v1", "bdpi", {"action_bits": 8}, False),
+        ("Pendulum-v1", "sac", {"action_bits": None}, True),
+    ],
+)
+def test_a_setting_that_is_no_longer_there_is_a_difference(
+    tmp_path: Path, environment: str, agent: str, there: dict[str, Any], is_same: bool
+) -> None:
+    one = job(tmp_path, environment=environment, agent=agent, hyperparameters={})
+    recorded(one, **there)
+    if is_same:
+        assert status_of(one) == "finished"
+    else:
+        with pytest.raises(RunError, match=f"holds a run with other settings \\({next(iter(there))}"):
+            status_of(one)
+
+
 def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
     bad = job(tmp_path, "bad", environment="odd_worlds:NotANumber-v0")
     unknown = job(tmp_path, "unknown", environment="Missing-v0")
@@ -265,7 +299,93 @@ def test_a_damaged_folder_is_named_and_nothing_else_is_lost(tmp_path: Path) -> N
     assert "BDPI-seed1/config.json is damaged" in problems[1]
     tally, said = run_all(jobs)
     assert any("BDPI-seed1/config.json is damaged" in line for line in said)
+    assert any("BDPI-seed0/monitor.csv is damaged" in line for line in said)
     assert jobs[2] in tally.done
+
+
+def test_a_run_with_noise_needs_its_test_episodes(tmp_path: Path) -> None:
+    """Without them, its curve would show the episodes that the noise has spoilt."""
+    jobs = [job(tmp_path, seed=seed, off_policy_noise=0.2, episodes=6) for seed in range(3)]
+    run_all(jobs)
+    (jobs[0].folder / "test.csv").unlink()
+    short = jobs[1].folder / "test.csv"
+    short.write_text("".join(short.read_text().splitlines(keepends=True)[:-2]))
+    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
+    _, runs, problems = read_runs(tmp_path / "small")
+    assert [run.place.seed for run in runs] == [2]
+    assert "BDPI-seed0/test.csv cannot be read" in problems[0]
+    assert "BDPI-seed1/test.csv is damaged: it has 4 episodes instead of 6; remove" in problems[1]
+    for longer in (False, True):
+        tally, said = run_all([replace(one, plan=replace(one.plan, episodes=6 + longer)) for one in jobs])
+        assert len(tally.done) == 1
+        assert "BDPI-seed0/test.csv cannot be read" in said[0]
+        assert "BDPI-seed1/test.csv is damaged: it has 4 episodes instead of 6; remove" in said[1]
+    assert not (jobs[0].folder / "test.csv").exists()
+
+
+def test_a_run_whose_last_test_was_interrupted_is_whole(tmp_path: Path) -> None:
+    one = job(tmp_path, off_policy_noise=0.2, episodes=6)
+    execute(one)
+    config = RunFolder(one.folder).read_config()
+    assert config["result"]["test_episodes"] == 6
+    config["result"]["test_episodes"] = 5
+    RunFolder(one.folder).write_config(config)
+    test = one.folder / "test.csv"
+    test.write_text("".join(test.read_text().splitlines(keepends=True)[:-1]))
+    assert status_of(one) == "finished"
+    tests = stored(one).test_returns
+    assert tests is not None
+    assert len(tests) == 5
+
+
+def test_an_archive_names_runs_whose_tests_were_lost_before(tmp_path: Path) -> None:
+    one = job(tmp_path, off_policy_noise=0.2, episodes=6)
+    execute(one)
+    write_archive(tmp_path / "archive", "Small", [replace(stored(one), test_returns=None), stored(one)])
+    _, runs, problems = read_runs(tmp_path / "archive")
+    assert [len(run.shown_returns) for run in runs] == [6]
+    assert "lacks test episodes" in problems[0]
+
+
+def test_what_is_no_run_is_named_with_what_to_do(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, seed=seed) for seed in range(4)]
+    run_all(jobs)
+    (jobs[0].folder / "config.json").unlink()
+    shutil.rmtree(jobs[1].folder)
+    jobs[1].folder.write_text("a file")
+    (jobs[2].folder / "config.json").write_text('{"environment": "FrozenLake-v1", "agent": "bdpi"}')
+    shutil.rmtree(jobs[3].folder)
+    jobs[3].folder.mkdir()  # it has not begun
+    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
+    _, runs, problems = read_runs(tmp_path / "small")
+    assert not [run for run in runs if run.place.seed != 2]
+    assert "BDPI-seed0 has monitor.csv, agent.zip, replay.npz, episode.json" in problems[0]
+    assert "BDPI-seed1 is a file" in problems[1]
+    assert all(f"remove {jobs[seed].folder}, and bdpi study repeats" in problems[seed] for seed in (0, 1))
+    tally, said = run_all(jobs)
+    assert tally.done == [jobs[3]]
+    lines = "\n".join(said)
+    assert f"{jobs[0].folder} already holds monitor.csv" in lines
+    assert "whose config.json is missing, so nobody could go on with it: remove it" in lines
+    assert f"{jobs[1].folder} cannot be a run folder: a file of that name is in the way: remove it" in lines
+    assert (
+        f"{jobs[2].folder}/config.json is damaged: the configuration has no entry 'seed'; remove {jobs[2].folder}"
+        in lines
+    )
+
+
+@pytest.mark.parametrize("text", ["r,l\n1", '#{"t_start": 0, "env_id": ""}\nr,l,t\n1,1,1\n'])
+def test_a_damaged_peer_is_left_alone_by_a_longer_study(tmp_path: Path, text: str) -> None:
+    one = job(tmp_path, agent="ppo", hyperparameters={})
+    execute(one)
+    (one.folder / "monitor.csv").write_text(text)
+    for episodes in (15, 30):
+        with pytest.raises(RunError, match=r"monitor\.csv is damaged: .*; remove .* to repeat the run"):
+            status_of(replace(one, plan=replace(one.plan, episodes=episodes)))
+        tally, said = run_all([replace(one, plan=replace(one.plan, episodes=episodes))])
+        assert tally.failed
+        assert "monitor.csv is damaged" in said[0]
+    assert (one.folder / "monitor.csv").read_text() == text
 
 
 def stop_after(seconds: float) -> Callable[[], bool]:

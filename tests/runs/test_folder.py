@@ -42,7 +42,8 @@ def test_ids_with_slashes_and_colons_become_one_folder(tmp_path: Path) -> None:
 def test_a_folder_with_any_file_of_a_run_is_taken(tmp_path: Path, name: str) -> None:
     RunFolder(tmp_path).refuse_if_taken()
     (tmp_path / name).touch()
-    with pytest.raises(RunError, match=r"already holds a run.*--resume"):
+    remedy = r"already holds a run.*--resume" if name == "config.json" else rf"already holds {name}.*remove it"
+    with pytest.raises(RunError, match=remedy):
         RunFolder(tmp_path).refuse_if_taken()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bdpi.runs.errors import Busy, RunError, one_line
+from bdpi.runs.plan import Plan
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -140,16 +141,29 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            raise RunError(f"{self.path} cannot be a run folder: a file of that name is in the way") from None
+            raise RunError(
+                f"{self.path} cannot be a run folder: a file of that name is in the way: remove it, or choose another "
+                "--out"
+            ) from None
         except OSError as error:
             raise RunError(f"the run folder {self.path} cannot be made: {error.strerror or error}") from None
 
+    @property
+    def present(self) -> list[str]:
+        """Names of the files that are there."""
+        return [file.name for file in self.files if file.exists()]
+
     def refuse_if_taken(self) -> None:
         """:raises RunError: when a run is in the folder already."""
-        taken = [file.name for file in self.files if file.exists()]
+        taken = ", ".join(self.present)
+        if taken and not self.config.exists():
+            raise RunError(
+                f"{self.path} already holds {taken} of a run whose config.json is missing, so nobody could go on with "
+                "it: remove it, or choose another --out"
+            )
         if taken:
             raise RunError(
-                f"{self.path} already holds a run ({', '.join(taken)}): choose another --out, "
+                f"{self.path} already holds a run ({taken}): choose another --out, "
                 f"or go on with it: bdpi train --resume {shlex.quote(str(self.path))}"
             )
 
@@ -186,6 +200,13 @@ class RunFolder:
             raise RunError(f"{self.config} was not written by bdpi train: it names no environment and agent")
         return config
 
+    def plan(self, config: dict[str, Any]) -> Plan:
+        """:raises RunError: when the configuration is damaged."""
+        try:
+            return Plan.from_dict(config)
+        except RunError as error:
+            raise RunError(f"{self.config} is damaged: {error}") from None
+
     def saved_episodes(self, config: dict[str, Any]) -> int:
         """How many episodes a run had when it was saved last; 0 before.
 
@@ -196,6 +217,20 @@ class RunFolder:
             return 0 if result is None else int(result["episodes"])
         except (KeyError, TypeError, ValueError):
             raise RunError(f"{self.config} is damaged: its result has no number of episodes") from None
+
+    def saved_tests(self, config: dict[str, Any]) -> int:
+        """How many test episodes a run with noise had when it was saved last; 0 of any other run.
+
+        :raises RunError: when its configuration is damaged.
+        """
+        saved = self.saved_episodes(config)
+        if config.get("off_policy_noise") is None or not saved:
+            return 0
+        try:
+            # The last one is missing where the run was stopped during it. Older runs did not count them.
+            return int(config["result"].get("test_episodes", saved - 1))
+        except (TypeError, ValueError):
+            raise RunError(f"{self.config} is damaged: its result has no number of test episodes") from None
 
     def write_config(self, config: dict[str, Any]) -> None:
         text = json.dumps(config, indent=2, ensure_ascii=False, default=repr) + "\n"

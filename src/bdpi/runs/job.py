@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bdpi.runs.build import DEFAULT_ACTION_BITS, is_peer, with_preset
 from bdpi.runs.episodes import check_number, count_rows
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
-from bdpi.runs.store import Place
+from bdpi.runs.store import Place, check_tests
 
 if TYPE_CHECKING:
     from bdpi.runs.train import Session
@@ -94,15 +95,16 @@ def status_of(job: Job) -> str:
     if not folder.config.exists():
         return "new"
     config = read_same(folder, job.plan)
-    saved = folder.saved_episodes(config)
-    done = saved >= (job.plan.episodes or 0) and config.get("status") != "failed"
-    if not done or not folder.is_settled(config):
-        return "unfinished"
+    settled = folder.is_settled(config)
     try:
-        check_number(folder.monitor, count_rows(folder.monitor), saved)
+        saved = folder.saved_episodes(config)
+        if settled and saved:
+            check_number(folder.monitor, count_rows(folder.monitor), saved)
+            check_tests(folder, config)
     except RunError as error:
         raise RunError(f"{error}; remove {job.folder} to repeat the run") from None
-    return "finished"
+    done = saved >= (job.plan.episodes or 0) and config.get("status") != "failed"
+    return "finished" if done and settled else "unfinished"
 
 
 def read_same(folder: RunFolder, plan: Plan) -> dict[str, Any]:
@@ -110,8 +112,12 @@ def read_same(folder: RunFolder, plan: Plan) -> dict[str, Any]:
 
     :raises RunError: when it has other settings than the plan, or is damaged
     """
-    config = folder.read_config()
-    different = _differences(plan, Plan.from_dict(config))
+    try:
+        config = folder.read_config()
+        found = folder.plan(config)
+    except RunError as error:
+        raise RunError(f"{error}; remove {folder.path} to repeat the run") from None
+    different = _differences(plan, found)
     if different:
         raise RunError(
             f"{folder.path} holds a run with other settings ({different}): choose another --out, or remove it"
@@ -121,12 +127,12 @@ def read_same(folder: RunFolder, plan: Plan) -> dict[str, Any]:
 
 def _differences(wanted: Plan, found: Plan) -> str:
     """What makes these different runs; how long they are does not."""
-    # A run knows more than its plan: the preset of its environment, the bits of continuous actions.
     found = replace(found, episodes=wanted.episodes, steps=wanted.steps)
-    known = {name: value for name, value in found.policy_kwargs.items() if name in wanted.policy_kwargs}
-    found = replace(found, policy_kwargs=known)
-    if wanted.action_bits is None:
-        found = replace(found, action_bits=None)
+    if not is_peer(wanted.agent):
+        # A run knows more than its plan: the preset of its environment, the bits of continuous actions.
+        wanted = with_preset(wanted, note=lambda text: None)
+        if wanted.action_bits is None and found.action_bits == DEFAULT_ACTION_BITS:
+            found = replace(found, action_bits=None)
     pairs = zip(asdict(wanted).items(), asdict(found).values(), strict=True)
     return ", ".join(
         f"{name} {there!r}, not {here!r}"

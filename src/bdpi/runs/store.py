@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.runs.episodes import check_number, read_returns
+from bdpi.runs.episodes import check_number, count_rows, read_returns
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, write_atomically
 
@@ -139,7 +139,7 @@ def read_runs(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         try:
             run = read_run(place, path)
         except RunError as error:
-            problems.append(str(error))
+            problems.append(f"{error}; remove {path}, and bdpi study repeats the run")
             continue
         if run is not None:
             runs.append(run)
@@ -152,7 +152,11 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
     :raises RunError: when its folder is damaged
     """
     folder = RunFolder(path).whole()
+    if path.is_file():
+        raise RunError(f"{path} is a file, and not the folder of a run")
     if not folder.config.exists():
+        if folder.present:
+            raise RunError(f"{path} has {', '.join(folder.present)}, but no config.json")
         return None
     config = folder.read_config()
     damage = _damage(config)
@@ -164,7 +168,7 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
         str(config.get("status")),
         returns,
         lengths,
-        read_returns(folder.test)[0] if folder.test.exists() else None,
+        read_tests(folder, config),
         np.fromfile(folder.entropy, dtype=np.float32) if folder.entropy.exists() else None,
         config,
         path,
@@ -182,6 +186,26 @@ def read_episodes(folder: RunFolder, config: dict[str, Any]) -> tuple[NDArray[np
     returns, lengths = read_returns(folder.monitor)
     check_number(folder.monitor, len(returns), saved)
     return returns, lengths
+
+
+def read_tests(folder: RunFolder, config: dict[str, Any]) -> NDArray[np.float64] | None:
+    """Returns of the test episodes of a run with noise; ``None`` of any other run.
+
+    :raises RunError: when ``test.csv`` is damaged, or does not have all that the run had when it was saved
+    """
+    if config.get("off_policy_noise") is None:
+        return None
+    saved = folder.saved_tests(config)
+    returns = read_returns(folder.test)[0] if saved or folder.test.exists() else np.zeros(0)
+    check_number(folder.test, len(returns), saved)
+    return returns
+
+
+def check_tests(folder: RunFolder, config: dict[str, Any]) -> None:
+    """:raises RunError: when a run with noise does not have the test episodes that it had when it was saved"""
+    saved = folder.saved_tests(config)
+    if saved:
+        check_number(folder.test, count_rows(folder.test), saved)
 
 
 def _damage(config: Mapping[str, Any]) -> str:
@@ -246,24 +270,28 @@ def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         for row in rows:
             by_run.setdefault((int(row[0]), row[1]), []).append(row)
         blocks = dict(np.load(root / _ENTROPIES)) if (root / _ENTROPIES).exists() else {}
-        runs = []
+        runs, problems = [], []
         for number, run in enumerate(described["runs"]):
             train, test = (by_run.get((number, kind), []) for kind in ("train", "test"))
             entropies = blocks.get(str(number))
             damage = _damage(run["config"])
             if damage:
                 raise ValueError(f"{Place(**run['place'])}: {damage}")
+            noisy = run["config"].get("off_policy_noise") is not None
+            if noisy and len(test) < RunFolder(root).saved_tests(run["config"]):
+                problems.append(f"{Place(**run['place'])} in the archive {root} lacks test episodes: archive it again")
+                continue
             runs.append(
                 StoredRun(
                     Place(**run["place"]),
                     run["status"],
                     np.array([float(row[2]) for row in train]),
                     np.array([int(row[3]) for row in train], dtype=np.int64),
-                    np.array([float(row[2]) for row in test]) if test else None,
+                    np.array([float(row[2]) for row in test]) if noisy else None,
                     None if entropies is None else np.repeat(entropies.astype(np.float32), described["entropy_block"]),
                     run["config"],
                 )
             )
-        return described["title"], runs, []
+        return described["title"], runs, problems
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise RunError(f"the archive {root} is damaged: {one_line(named(error))}") from None
