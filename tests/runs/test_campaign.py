@@ -1,6 +1,7 @@
 """Many runs: in this process, in several, on Ray; interrupted, killed, failing, damaged."""
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -167,6 +168,26 @@ def test_what_a_ray_worker_sends_does_not_replace_what_is_worth_more(tmp_path: P
     result = execute(elsewhere)
     assert _received(longer, _packed(elsewhere.folder), result) == result
     assert (stored(longer).status, len(stored(longer).returns)) == ("finished", 15)
+
+
+def index_some(root: Path, number: int, barrier: Any) -> None:
+    entries = [(Place("s", "r", "E", f"S{number}", seed), root / f"{number}-{seed}") for seed in range(50)]
+    barrier.wait()
+    write_index(root, "Several", entries)
+
+
+def test_studies_that_begin_at_the_same_moment_are_all_in_the_index(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    for attempt in range(5):
+        root, barrier = tmp_path / str(attempt), context.Barrier(4)
+        writers = [context.Process(target=index_some, args=(root, number, barrier)) for number in range(4)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join(60)
+        assert [writer.exitcode for writer in writers] == [0] * 4
+        assert len(json.loads((root / "study.json").read_text())["runs"]) == 200
+        assert [path.name for path in root.iterdir()] == ["study.json"]
 
 
 class Killed(BaseException):

@@ -23,7 +23,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     :param write: gets the path to write to, whose suffix is that of ``path`` (``numpy.savez`` and SB3 look at it).
     :raises OSError: which names the file, when it cannot be written.
     """
-    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    from bdpi.agents.files import new_partial
+
+    partial = new_partial(path)
+    partial = partial.with_name(partial.name + path.suffix)
     try:
         write(partial)
         os.replace(partial, path)
@@ -33,6 +36,31 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, refusal: str | None = None) -> Iterator[None]:
+    """Keep a folder from other processes. The lock ends with the process, however it ends.
+
+    :param refusal: what to say when another process holds it; ``None``: wait for that.
+    :raises Busy: when another process holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: folders cannot be locked there
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if refusal is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(refusal) from None
+        except OSError:  # some network file systems know no locks: better without than not at all
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 def staged(path: Path, number: int) -> Path:
@@ -238,23 +266,9 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second process from training in the same folder. The lock ends with the process, however it ends.
+        """Keep a second process from training in the same folder.
 
         :raises RunError: when another process holds it.
         """
-        try:
-            import fcntl
-        except ImportError:  # Windows: folders cannot be locked there
+        with locked(self.path, f"{self.path} is being trained by another process: wait for it or stop it"):
             yield
-            return
-        handle = os.open(self.path, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise Busy(f"{self.path} is being trained by another process: wait for it or stop it") from None
-            except OSError:  # some network file systems know no locks: better without than not at all
-                pass
-            yield
-        finally:
-            os.close(handle)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bdpi.runs.episodes import check_number, count_rows, read_returns
 from bdpi.runs.errors import RunError, named, one_line
-from bdpi.runs.folder import RunFolder, write_atomically
+from bdpi.runs.folder import RunFolder, locked, write_atomically
 
 INDEX = "study.json"  #: in the folder of a study: which run belongs where
 _EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
@@ -90,16 +90,17 @@ def write_index(
 
     :param note: gets a line when the index was damaged. Then, what is known already is what the runs say themselves.
     """
-    try:
-        before = _read_index(root)[1]
-    except RunError as error:
-        before = _find_runs(root)
-        note(f"{error}, with the {len(before)} runs that were found in {root}")
-    known = {tuple(vars(place).values()): path for place, path in (*before, *folders)}
-    entries = [[*place, str(path.relative_to(root))] for place, path in known.items()]
-    text = json.dumps({"title": title, "runs": entries}, ensure_ascii=False, indent=0)
     root.mkdir(parents=True, exist_ok=True)
-    write_atomically(root / INDEX, lambda path: path.write_text(text, encoding="utf-8"))
+    with locked(root):  # another study may begin at the same moment
+        try:
+            before = _read_index(root)[1]
+        except RunError as error:
+            before = _find_runs(root)
+            note(f"{error}, with the {len(before)} runs that were found in {root}")
+        known = {tuple(vars(place).values()): path for place, path in (*before, *folders)}
+        entries = [[*place, str(path.relative_to(root))] for place, path in known.items()]
+        text = json.dumps({"title": title, "runs": entries}, ensure_ascii=False, indent=0)
+        write_atomically(root / INDEX, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
