@@ -1,5 +1,10 @@
 """Runs of the algorithms that BDPI is compared with."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,3 +74,56 @@ def test_a_stopped_run_keeps_its_episodes(tmp_path: Path) -> None:
     )
     assert outcome.status == "interrupted"
     assert len(read_monitor(outcome.folder.monitor)) == outcome.summary.episodes > 0
+
+
+COPIES = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from bdpi.baselines import paper
+from bdpi.runs.plan import Plan
+from bdpi.runs.signals import Stop
+from bdpi.runs.train import prepare
+
+if __name__ == "__main__":
+    paper.PARAMETERS["ppo"] = replace(paper.PARAMETERS["ppo"], pixel_copies=2)
+    stop = Stop()
+    small = {"n_steps": 8, "batch_size": 16}
+    with stop.on_signals():
+        plan = Plan(sys.argv[1], "ppo", episodes=int(sys.argv[2]), hyperparameters=small)
+        session = prepare(plan, Path("run"))
+        session.draws = False
+        outcome = session.run(should_stop=stop.requested)
+    print(outcome.status, outcome.error)
+"""
+
+
+def with_copies(folder: Path, environment: str, episodes: int) -> subprocess.Popen[str]:
+    (folder / "copies.py").write_text(COPIES)
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, "copies.py", environment, str(episodes)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also where the tests run under nohup
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_processes_of_a_run_with_copies_only_stops_it(tmp_path: Path, number: signal.Signals) -> None:
+    process = with_copies(tmp_path, "odd_worlds:SlowPictures-v0", 100_000)
+    end = time.monotonic() + 90
+    while not (tmp_path / "run" / "monitor.csv").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    os.killpg(process.pid, number)
+    output, _ = process.communicate(timeout=60)
+    assert output.strip() == "interrupted None"
+    assert RunFolder(tmp_path / "run").read_config()["result"]["episodes"] > 0
+
+
+def test_an_environment_that_a_lambda_makes_has_its_copies_in_this_process(tmp_path: Path) -> None:
+    output, _ = with_copies(tmp_path, "odd_worlds:LambdaPictures-v0", 12).communicate(timeout=90)
+    assert output.strip() == "finished None"

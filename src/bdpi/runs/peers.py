@@ -8,6 +8,7 @@ depends on how long they will learn.
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, default_path, write_atomically
 from bdpi.runs.plan import Plan
 from bdpi.runs.progress import Observer, Progress, RunInfo
+from bdpi.runs.signals import leave_group, left_to_parent
 from bdpi.runs.train import Session, _circumstances, _now
 
 if TYPE_CHECKING:
@@ -66,23 +68,34 @@ def prepare_peer(
 
 
 def _environments(plan: Plan, bare: Any, may_copy: bool) -> Any:
-    """The environment, or as many copies as the paper has, each in a process of its own."""
+    """The environment, or as many copies as the paper has, each in a process of its own where that is possible."""
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.preprocessing import is_image_space
-    from stable_baselines3.common.vec_env import SubprocVecEnv
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     from bdpi.baselines.paper import PARAMETERS
 
     copies = PARAMETERS[plan.agent].pixel_copies if is_image_space(bare.observation_space) else 1
     if copies == 1 or not may_copy:
         return Monitor(bare)
+    spec = bare.spec
     bare.close()
-    return SubprocVecEnv([_Make(plan.environment)] * copies, start_method="forkserver")
+    if not _can_be_sent(spec):
+        return DummyVecEnv([_Make(plan.environment)] * copies)
+    with left_to_parent():
+        return SubprocVecEnv([_MakeAlone(plan.environment)] * copies, start_method="forkserver")
+
+
+def _can_be_sent(spec: Any) -> bool:
+    """Whether another process could tell what environment it has; not of one that a lambda makes."""
+    try:
+        pickle.dumps(spec)
+    except Exception:  # whatever pickle, and the classes of others, raise
+        return False
+    return True
 
 
 class _Make:
-    """Can be sent to another process."""
-
     def __init__(self, environment: str) -> None:
         self._environment = environment
 
@@ -90,6 +103,14 @@ class _Make:
         from stable_baselines3.common.monitor import Monitor
 
         return Monitor(make_environment(self._environment))
+
+
+class _MakeAlone(_Make):
+    """Can be sent to another process, which then leaves it to this one what a signal means."""
+
+    def __call__(self) -> Any:
+        leave_group()
+        return super().__call__()
 
 
 class PeerSession(Session):
