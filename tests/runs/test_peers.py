@@ -1,11 +1,14 @@
 """Runs of the algorithms that BDPI is compared with."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from bdpi.runs.build import PEER_NAMES
 from bdpi.runs.episodes import read_monitor
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.job import read_same
 from bdpi.runs.plan import Plan
 from bdpi.runs.play import open_agent, steps
 from bdpi.runs.train import prepare, prepare_resumption
@@ -51,6 +55,54 @@ def test_hyperparameters_reach_the_algorithm(tmp_path: Path) -> None:
     assert session.peer.policy.net_arch == [32, 32]
     plan = Plan("CartPole-v1", "dqn", episodes=2, policy_kwargs={"net_arch": [7]})
     assert prepare(plan, tmp_path).peer.policy.net_arch == [7]
+
+
+def test_what_an_algorithm_was_given_by_the_paper_and_by_sb3_is_recorded(tmp_path: Path) -> None:
+    plan = Plan("CartPole-v1", "ppo", episodes=1, hyperparameters={"n_steps": 32, "batch_size": 16})
+    defaults = prepare(plan, tmp_path).config["defaults"]
+    assert defaults["ent_coef"] == 0.01
+    assert defaults["clip_range"] == 0.2  # SB3's
+    assert (defaults["net_arch"], defaults["activation_fn"]) == ([32, 32], "tanh")
+    assert not {"n_steps", "batch_size", "seed", "env"} & set(defaults)
+    assert prepare(Plan("LunarLander-v3", "dqn"), tmp_path).config["defaults"]["net_arch"] == [256]
+
+
+@pytest.mark.parametrize("name", PEER_NAMES)
+def test_another_parameter_of_the_paper_makes_another_run(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bdpi.baselines import paper
+
+    plan = Plan("Pendulum-v1" if name in ("sac", "td3") else "CartPole-v1", name, episodes=1)
+    folder = RunFolder(tmp_path)
+    config = prepare(plan, tmp_path).config
+    folder.write_config(config)
+    assert read_same(folder, plan)["defaults"]
+    changed = replace(paper.PARAMETERS[name], everywhere={**paper.PARAMETERS[name].everywhere, "gamma": 0.9})
+    monkeypatch.setitem(paper.PARAMETERS, name, changed)
+    with pytest.raises(RunError, match=r"other settings \(gamma 0.99, not 0.9\)"):
+        read_same(folder, plan)
+    del config["defaults"]  # as in runs of earlier versions
+    folder.write_config(config)
+    assert read_same(folder, plan)
+
+
+def test_a_full_disk_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it were full: neither episodes nor anything else can be written any more."""
+    session = prepare(Plan("CartPole-v1", "ppo", episodes=3), tmp_path)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("bdpi.runs.peers.append_to_monitor", full)
+    monkeypatch.setattr("bdpi.runs.peers.write_atomically", full)
+    session.folder.error = tmp_path / "missing" / "error.txt"  # cannot be written, either
+    session.draws = False
+    outcome = session.run()
+    assert outcome.status == "failed"
+    assert f"No space left on device (where {tmp_path} is)" in str(outcome.error)
+    assert "error.txt could not be saved" in str(outcome.error)
+    assert "agent.zip could not be saved" in str(outcome.error)
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,14 @@ class Job:
     :param plan: what it is
     :param folder: where it is kept
     :param configuration: where hyper-parameters were drawn from lists, which value each has, and of how many
+    :param command: what the user typed, for the record
     """
 
     place: Place
     plan: Plan
     folder: Path
     configuration: dict[str, tuple[int, int]] | None = None
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def read_same(folder: RunFolder, plan: Plan) -> dict[str, Any]:
         found = folder.plan(config)
     except RunError as error:
         raise RunError(f"{error}; remove {folder.path} to repeat the run") from None
-    different = _differences(plan, found)
+    different = _differences(plan, found) or _other_defaults(plan, config)
     if different:
         raise RunError(
             f"{folder.path} holds a run with other settings ({different}): choose another --out, or remove it"
@@ -138,6 +140,20 @@ def _differences(wanted: Plan, found: Plan) -> str:
         f"{name} {there!r}, not {here!r}"
         for (name, here), there in pairs
         if here != there and _plain(here) != _plain(there)
+    )
+
+
+def _other_defaults(plan: Plan, config: dict[str, Any]) -> str:
+    """What a peer had, by the paper or SB3, and would have no longer. Older runs did not record it."""
+    if not is_peer(plan.agent) or not isinstance(config.get("defaults"), dict):
+        return ""
+    from bdpi.runs.peers import defaults_of
+
+    now = defaults_of(plan, pixels="Cnn" in str(config.get("policy")))
+    return ", ".join(
+        f"{name} {there!r}, not {now[name]!r}"
+        for name, there in config["defaults"].items()
+        if name in now and _plain(now[name]) != there
     )
 
 
@@ -178,7 +194,10 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
         _clear(folder)
         status = "new"
     with _PREPARING:
-        session = _begin(job) if status == "new" else prepare_resumption(job.folder, episodes=job.plan.episodes)
+        if status == "new":
+            session = _begin(job)
+        else:
+            session = prepare_resumption(job.folder, episodes=job.plan.episodes, command=job.command)
     return _run(job, session, should_stop)
 
 
@@ -196,7 +215,7 @@ def _begin(job: Job) -> Session:
     from bdpi.runs.train import prepare
 
     try:
-        return prepare(job.plan, job.folder)
+        return prepare(job.plan, job.folder, command=job.command)
     except RunError as error:
         if status_of(job) != "new":  # another process has begun it since we looked
             raise Busy(str(error)) from error

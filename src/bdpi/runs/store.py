@@ -228,8 +228,13 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
     """The episodes of many runs in few small files, to be kept and committed; :func:`read_runs` reads them back.
 
     Entropies are averaged over blocks of steps.
+
+    :raises RunError: when the folder cannot be made
     """
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"--archive {root} cannot be used: {one_line(error)}; choose another folder") from None
     lines = ["run,kind,return,length\n"]
     for number, run in enumerate(runs):
         episodes = zip(run.returns.tolist(), run.lengths.tolist(), strict=True)

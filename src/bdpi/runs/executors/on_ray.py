@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import shutil
+import socket
 import tarfile
 import tempfile
 import time
@@ -22,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bdpi.runs.errors import Busy, RunError
+from bdpi.runs.errors import Busy, RunError, one_line
 from bdpi.runs.executors.processes import ATTEMPTS
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import Job, JobResult, execute, forget_runs, one_thread, replace_if_better
@@ -30,6 +31,7 @@ from bdpi.runs.job import Job, JobResult, execute, forget_runs, one_thread, repl
 _LOOK_AROUND = 0.5  # seconds
 _QUEUE = 50  # runs that wait at Ray, and let a cluster grow that can
 _AT_A_TIME = 20
+_ANSWER_WITHIN = 5.0  # seconds, at the address of a cluster
 _ASK_EVERY = 1.0  # seconds between a worker's looks at the stop flag
 
 
@@ -55,6 +57,7 @@ class OnRay:
         ray: Any = self._ray
         own = not ray.is_initialized()
         if own:
+            _check_answers(self._address)
             here = {} if self._address else {"num_cpus": self._workers or len(os.sched_getaffinity(0))}
             try:
                 quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
@@ -113,6 +116,23 @@ class OnRay:
             return _received(job, files, result) if files else result
         except Busy as error:
             return JobResult("busy", str(error))
+
+
+def _check_answers(address: str | None) -> None:
+    """Whether there is anything at an address: Ray itself would wait for a minute, and longer.
+
+    :raises RunError: when there is not
+    """
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():  # a new one, "auto" or "local": Ray knows
+        return
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_WITHIN):
+            pass
+    except (OSError, OverflowError) as error:
+        raise RunError(
+            f"no Ray cluster at --ray-address {address}: {one_line(error)}; start one there: ray start --head"
+        ) from None
 
 
 def _received(job: Job, files: bytes, result: JobResult) -> JobResult:
