@@ -82,6 +82,8 @@ def test_a_study_from_the_first_run_to_the_report(folder: Path) -> None:
         (["study", "robustness", "--env", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1"),
         (["study", "robustness", "--env", "nomodule:Foo-v1"], "nomodule"),
         (["study", "robustness", "--env", "Pendulum-v1", "--only", "DQN"], "dqn needs Discrete actions, those"),
+        (["study", "tiny.yaml", "--ray-address", "auto"], "--ray-address auto is for --executor ray, not processes"),
+        (["study", "tiny.yaml", "--out", "tiny.yaml/x"], "--out tiny.yaml/x cannot be used"),
         (["report", "."], "is not the folder of a study"),
         (["report", "missing"], "is not the folder of a study"),
     ],
@@ -92,6 +94,29 @@ def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str)
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert [path.name for path in folder.iterdir()] == ["tiny.yaml"]
+
+
+def test_a_wrong_address_of_a_cluster_is_said_at_once(folder: Path) -> None:
+    pytest.importorskip("ray", reason="needs the extra bdpi[ray]")
+    began = time.monotonic()
+    done = bdpi("study", "tiny.yaml", "--executor", "ray", "--ray-address", "127.0.0.1:1", folder=folder, check=False)
+    assert done.returncode == 2
+    assert "no Ray cluster at --ray-address 127.0.0.1:1: " in done.stderr
+    assert time.monotonic() < began + 50
+
+
+def test_the_command_of_a_study_is_recorded_in_its_runs(folder: Path) -> None:
+    command = ["study", "tiny.yaml", "--seeds", "1", "--executor", "local", "--episodes"]
+    bdpi(*command, "2", folder=folder)
+    bdpi(*command, "3", folder=folder)
+    runs = folder / "runs" / "tiny" / "algorithms" / "FrozenLake-v1"
+    first, peer = (json.loads((runs / f"{name}-seed0" / "config.json").read_text()) for name in ("BDPI", "PPO"))
+    assert first["command"] == ["bdpi", *command, "2"]
+    assert [session["command"] for session in first["resumed"]] == [["bdpi", *command, "3"]]
+    assert peer["command"] == ["bdpi", *command, "3"]  # it has started over
+    refused = bdpi("report", "runs/tiny", "--archive", "tiny.yaml/x", folder=folder, check=False)
+    assert "--archive tiny.yaml/x cannot be used" in refused.stderr
+    assert "choose another folder" in refused.stderr
 
 
 def test_a_damaged_index_is_written_again_and_no_run_is_forgotten(folder: Path) -> None:

@@ -114,6 +114,14 @@ class Pictures(Counting):
         return np.full((36, 36, 1), 40 * self.steps, np.uint8)
 
 
+class SlowPictures(Pictures):
+    """Steps take a while."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.005)
+        return super().step(action)
+
+
 class Several(Counting):
     """The number of steps and its parity."""
 
@@ -135,6 +143,7 @@ WORLDS = (
     Right,
     Masked,
     Pictures,
+    SlowPictures,
     Several,
 )
 for world in WORLDS:
@@ -142,3 +151,5 @@ for world in WORLDS:
         gym.register(f"{world.__name__}-v0", entry_point=world)
 if "Stacked-v0" not in gym.registry:
     gym.register("Stacked-v0", entry_point=lambda: FrameStackObservation(gym.make("CartPole-v1").unwrapped, 3))
+if "LambdaPictures-v0" not in gym.registry:
+    gym.register("LambdaPictures-v0", entry_point=lambda: Pictures())

@@ -1,15 +1,19 @@
 """Many runs: in this process, in several, on Ray; interrupted, killed, failing, damaged."""
 
 import json
+import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +22,10 @@ import pytest
 from bdpi.runs.campaign import Tally, run_campaign
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import Executor, make_executor
-from bdpi.runs.job import Job, check_jobs, execute, status_of
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.job import Job, check_jobs, episodes_done, execute, status_of
 from bdpi.runs.plan import Plan
-from bdpi.runs.store import Place, read_runs, write_archive, write_index
+from bdpi.runs.store import Place, StoredRun, read_run, read_runs, write_archive, write_index
 
 SMALL = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 2, "batch_size": 16}
 
@@ -86,6 +91,164 @@ def test_a_finished_run_whose_memory_was_removed_is_finished_and_starts_over_to_
     assert episodes_of(tmp_path, longer)["BDPI", 0] == expected["BDPI", 0]
 
 
+def a_run_that_must_start_over(root: Path, agent: str) -> tuple[Job, Job]:
+    """Ten finished episodes, and what should become of them: fifteen."""
+    plan: dict[str, Any] = {"agent": agent} if agent == "bdpi" else {"agent": agent, "hyperparameters": {}}
+    short = job(root, seed=1, episodes=10, **plan)
+    assert execute(short).status == "finished"
+    (short.folder / "replay.npz").unlink(missing_ok=True)
+    return short, job(root, seed=1, **plan)
+
+
+def stored(one: Job) -> StoredRun:
+    run = read_run(one.place, one.folder)
+    assert run is not None
+    return run
+
+
+@pytest.mark.parametrize("agent", ["bdpi", "ppo", "dqn"])
+def test_a_finished_run_is_kept_until_a_longer_one_has_finished(tmp_path: Path, agent: str) -> None:
+    short, longer = a_run_that_must_start_over(tmp_path, agent)
+    before = stored(short)
+    for steps in (3, 60):
+        left = iter(range(steps))
+        assert execute(longer, lambda left=left: next(left, None) is None).status == "interrupted"  # type: ignore[misc]
+        kept = stored(short)
+        assert (kept.status, kept.returns.tolist()) == ("finished", before.returns.tolist())
+        assert status_of(short) == "finished"
+        assert status_of(longer) == "unfinished"
+    assert execute(longer).status == "finished"
+    assert len(stored(longer).returns) == 15
+    assert not [path.name for path in longer.folder.iterdir() if path.name.startswith(".")]
+    fresh = replace(longer, folder=tmp_path / "fresh")
+    execute(fresh)
+    assert stored(fresh).returns.tolist() == stored(longer).returns.tolist()
+
+
+def test_an_interrupted_attempt_is_not_taken_for_a_finished_run(tmp_path: Path) -> None:
+    """Not even where it has the episodes that are wanted now: it was to have more."""
+    _, longer = a_run_that_must_start_over(tmp_path, "dqn")
+    much_longer = replace(longer, plan=replace(longer.plan, episodes=5000))
+    left = iter(range(1000))
+    assert execute(much_longer, lambda: next(left, None) is None).status == "interrupted"
+    assert episodes_done(much_longer) > 15
+    assert execute(longer).status == "finished"
+    assert (stored(longer).status, len(stored(longer).returns)) == ("finished", 15)
+
+
+def test_a_stopped_peer_is_not_replaced_by_one_that_was_stopped_earlier(tmp_path: Path) -> None:
+    one = job(tmp_path, agent="ppo", hyperparameters={}, episodes=500)
+    for steps in (200, 50):
+        left = iter(range(steps))
+        assert execute(one, lambda left=left: next(left, None) is None).status == "interrupted"  # type: ignore[misc]
+        assert stored(one).lengths.sum() > 150
+
+
+def test_an_index_that_is_written_again_knows_runs_and_no_attempts(tmp_path: Path) -> None:
+    short, longer = a_run_that_must_start_over(tmp_path, "ppo")
+    left = iter(range(5))
+    execute(longer, lambda: next(left, None) is None)
+    assert (longer.folder / ".attempt" / "config.json").exists()
+    (tmp_path / "small" / "study.json").write_text("{")
+    write_index(tmp_path / "small", "Small", [])
+    _, runs, problems = read_runs(tmp_path / "small")
+    assert not problems
+    assert [(run.path, run.status) for run in runs] == [(short.folder, "finished")]
+
+
+def test_what_a_ray_worker_sends_does_not_replace_what_is_worth_more(tmp_path: Path) -> None:
+    from bdpi.runs.executors.on_ray import _packed, _received
+
+    short, longer = a_run_that_must_start_over(tmp_path, "ppo")
+    elsewhere = replace(longer, folder=tmp_path / "worker" / "run")
+    left = iter(range(5))
+    result = execute(elsewhere, lambda: next(left, None) is None)
+    _received(longer, _packed(elsewhere.folder), result)
+    assert (stored(short).status, len(stored(short).returns)) == ("finished", 10)
+    result = execute(elsewhere)
+    assert _received(longer, _packed(elsewhere.folder), result) == result
+    assert (stored(longer).status, len(stored(longer).returns)) == ("finished", 15)
+
+
+def index_some(root: Path, number: int, barrier: Any) -> None:
+    entries = [(Place("s", "r", "E", f"S{number}", seed), root / f"{number}-{seed}") for seed in range(50)]
+    barrier.wait()
+    write_index(root, "Several", entries)
+
+
+def test_studies_that_begin_at_the_same_moment_are_all_in_the_index(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    for attempt in range(5):
+        root, barrier = tmp_path / str(attempt), context.Barrier(4)
+        writers = [context.Process(target=index_some, args=(root, number, barrier)) for number in range(4)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join(60)
+        assert [writer.exitcode for writer in writers] == [0] * 4
+        assert len(json.loads((root / "study.json").read_text())["runs"]) == 200
+        assert [path.name for path in root.iterdir()] == ["study.json"]
+
+
+class Killed(BaseException):
+    """As kill -9: nothing after it is done."""
+
+
+@pytest.mark.parametrize("agent", ["bdpi", "ppo"])
+def test_a_study_that_is_killed_while_a_longer_run_takes_over_has_one_of_both(
+    tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short, longer = a_run_that_must_start_over(tmp_path, agent)
+    shutil.copytree(short.folder, tmp_path / "kept")
+    wanted: list[int] | None = None
+    for survived in range(20):
+        shutil.rmtree(short.folder)
+        shutil.copytree(tmp_path / "kept", short.folder)
+        with monkeypatch.context() as patch:
+            killed = killed_in_take_over(patch, survived)
+            with pytest.raises(Killed) if survived < 4 else suppress(Killed):
+                execute(longer)
+        run = stored(longer)
+        assert (run.status, len(run.returns), run.config["result"]["episodes"]) in (
+            ("finished", 10, 10),
+            ("finished", 15, 15),
+        )
+        assert status_of(short) in ("finished", "unfinished")
+        assert execute(short).status == "finished"
+        assert execute(longer).status == "finished"
+        wanted = wanted or stored(longer).lengths.tolist()
+        assert stored(longer).lengths.tolist() == wanted
+        assert not list(longer.folder.glob(".*"))
+        if not killed:
+            return
+    raise AssertionError("it was always killed")
+
+
+def killed_in_take_over(patch: pytest.MonkeyPatch, survived: int) -> list[str]:
+    """Dies after so many changes of the file system; gives a list that then is not empty."""
+    killed: list[str] = []
+    left = iter(range(survived))
+
+    def mortal(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **others: Any) -> Any:
+            if next(left, None) is None:
+                killed.append(str(arguments))
+                raise Killed
+            return function(*arguments, **others)
+
+        return call
+
+    take_over = RunFolder.take_over
+
+    def from_now_on(folder: RunFolder) -> None:
+        for name in ("rename", "replace", "unlink", "rmdir"):
+            patch.setattr(os, name, mortal(getattr(os, name)))
+        take_over(folder)
+
+    patch.setattr(RunFolder, "take_over", from_now_on)
+    return killed
+
+
 def test_a_run_with_other_settings_is_not_mistaken_for_this_one(tmp_path: Path) -> None:
     run_all([job(tmp_path)])
     other = job(tmp_path, hyperparameters={**SMALL, "n_critics": 3})
@@ -95,6 +258,40 @@ def test_a_run_with_other_settings_is_not_mistaken_for_this_one(tmp_path: Path) 
     assert "'n_critics': 2" in said[0]
     with pytest.raises(RunError, match="off_policy_noise None, not 0"):
         status_of(job(tmp_path, off_policy_noise=0.1))
+
+
+def recorded(one: Job, **settings: Any) -> None:
+    """Put a finished run there, of which only the settings matter."""
+    folder = RunFolder(one.folder)
+    folder.make()
+    folder.monitor.write_text('#{"t_start": 0, "env_id": ""}\nr,l,t\n' + "1,1,1\n" * 15)
+    folder.write_config({**one.plan.as_dict(), "status": "finished", "result": {"episodes": 15}, **settings})
+
+
+@pytest.mark.parametrize(
+    ("environment", "agent", "there", "is_same"),
+    [
+        ("CartPole-v1", "bdpi", {"policy_kwargs": {}}, True),
+        ("CartPole-v1", "bdpi", {"policy_kwargs": {"net_arch": [128]}}, False),
+        ("CartPole-v1", "ppo", {"policy_kwargs": {"net_arch": [128]}}, False),
+        ("LunarLander-v3", "bdpi", {"policy_kwargs": {"net_arch": [256]}}, True),  # its preset
+        ("LunarLander-v3", "bdpi", {"policy_kwargs": {"net_arch": [128]}}, False),
+        ("LunarLander-v3", "ppo", {"policy_kwargs": {}}, True),
+        ("Pendulum-v1", "bdpi", {"action_bits": 6}, True),
+        ("Pendulum-v1", "bdpi", {"action_bits": 8}, False),
+        ("Pendulum-v1", "sac", {"action_bits": None}, True),
+    ],
+)
+def test_a_setting_that_is_no_longer_there_is_a_difference(
+    tmp_path: Path, environment: str, agent: str, there: dict[str, Any], is_same: bool
+) -> None:
+    one = job(tmp_path, environment=environment, agent=agent, hyperparameters={})
+    recorded(one, **there)
+    if is_same:
+        assert status_of(one) == "finished"
+    else:
+        with pytest.raises(RunError, match=f"holds a run with other settings \\({next(iter(there))}"):
+            status_of(one)
 
 
 def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -123,7 +320,93 @@ def test_a_damaged_folder_is_named_and_nothing_else_is_lost(tmp_path: Path) -> N
     assert "BDPI-seed1/config.json is damaged" in problems[1]
     tally, said = run_all(jobs)
     assert any("BDPI-seed1/config.json is damaged" in line for line in said)
+    assert any("BDPI-seed0/monitor.csv is damaged" in line for line in said)
     assert jobs[2] in tally.done
+
+
+def test_a_run_with_noise_needs_its_test_episodes(tmp_path: Path) -> None:
+    """Without them, its curve would show the episodes that the noise has spoilt."""
+    jobs = [job(tmp_path, seed=seed, off_policy_noise=0.2, episodes=6) for seed in range(3)]
+    run_all(jobs)
+    (jobs[0].folder / "test.csv").unlink()
+    short = jobs[1].folder / "test.csv"
+    short.write_text("".join(short.read_text().splitlines(keepends=True)[:-2]))
+    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
+    _, runs, problems = read_runs(tmp_path / "small")
+    assert [run.place.seed for run in runs] == [2]
+    assert "BDPI-seed0/test.csv cannot be read" in problems[0]
+    assert "BDPI-seed1/test.csv is damaged: it has 4 episodes instead of 6; remove" in problems[1]
+    for longer in (False, True):
+        tally, said = run_all([replace(one, plan=replace(one.plan, episodes=6 + longer)) for one in jobs])
+        assert len(tally.done) == 1
+        assert "BDPI-seed0/test.csv cannot be read" in said[0]
+        assert "BDPI-seed1/test.csv is damaged: it has 4 episodes instead of 6; remove" in said[1]
+    assert not (jobs[0].folder / "test.csv").exists()
+
+
+def test_a_run_whose_last_test_was_interrupted_is_whole(tmp_path: Path) -> None:
+    one = job(tmp_path, off_policy_noise=0.2, episodes=6)
+    execute(one)
+    config = RunFolder(one.folder).read_config()
+    assert config["result"]["test_episodes"] == 6
+    config["result"]["test_episodes"] = 5
+    RunFolder(one.folder).write_config(config)
+    test = one.folder / "test.csv"
+    test.write_text("".join(test.read_text().splitlines(keepends=True)[:-1]))
+    assert status_of(one) == "finished"
+    tests = stored(one).test_returns
+    assert tests is not None
+    assert len(tests) == 5
+
+
+def test_an_archive_names_runs_whose_tests_were_lost_before(tmp_path: Path) -> None:
+    one = job(tmp_path, off_policy_noise=0.2, episodes=6)
+    execute(one)
+    write_archive(tmp_path / "archive", "Small", [replace(stored(one), test_returns=None), stored(one)])
+    _, runs, problems = read_runs(tmp_path / "archive")
+    assert [len(run.shown_returns) for run in runs] == [6]
+    assert "lacks test episodes" in problems[0]
+
+
+def test_what_is_no_run_is_named_with_what_to_do(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, seed=seed) for seed in range(4)]
+    run_all(jobs)
+    (jobs[0].folder / "config.json").unlink()
+    shutil.rmtree(jobs[1].folder)
+    jobs[1].folder.write_text("a file")
+    (jobs[2].folder / "config.json").write_text('{"environment": "FrozenLake-v1", "agent": "bdpi"}')
+    shutil.rmtree(jobs[3].folder)
+    jobs[3].folder.mkdir()  # it has not begun
+    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
+    _, runs, problems = read_runs(tmp_path / "small")
+    assert not [run for run in runs if run.place.seed != 2]
+    assert "BDPI-seed0 has monitor.csv, agent.zip, replay.npz, episode.json" in problems[0]
+    assert "BDPI-seed1 is a file" in problems[1]
+    assert all(f"remove {jobs[seed].folder}, and bdpi study repeats" in problems[seed] for seed in (0, 1))
+    tally, said = run_all(jobs)
+    assert tally.done == [jobs[3]]
+    lines = "\n".join(said)
+    assert f"{jobs[0].folder} already holds monitor.csv" in lines
+    assert "whose config.json is missing, so nobody could go on with it: remove it" in lines
+    assert f"{jobs[1].folder} cannot be a run folder: a file of that name is in the way: remove it" in lines
+    assert (
+        f"{jobs[2].folder}/config.json is damaged: the configuration has no entry 'seed'; remove {jobs[2].folder}"
+        in lines
+    )
+
+
+@pytest.mark.parametrize("text", ["r,l\n1", '#{"t_start": 0, "env_id": ""}\nr,l,t\n1,1,1\n'])
+def test_a_damaged_peer_is_left_alone_by_a_longer_study(tmp_path: Path, text: str) -> None:
+    one = job(tmp_path, agent="ppo", hyperparameters={})
+    execute(one)
+    (one.folder / "monitor.csv").write_text(text)
+    for episodes in (15, 30):
+        with pytest.raises(RunError, match=r"monitor\.csv is damaged: .*; remove .* to repeat the run"):
+            status_of(replace(one, plan=replace(one.plan, episodes=episodes)))
+        tally, said = run_all([replace(one, plan=replace(one.plan, episodes=episodes))])
+        assert tally.failed
+        assert "monitor.csv is damaged" in said[0]
+    assert (one.folder / "monitor.csv").read_text() == text
 
 
 def stop_after(seconds: float) -> Callable[[], bool]:
@@ -265,6 +548,16 @@ def test_mistakes_are_found_before_anything_runs(tmp_path: Path) -> None:
         check_jobs([job(tmp_path, hyperparameters={"n_critic": 3})])
     with pytest.raises(RunError, match="unknown agent 'trpo': choose from bdpi"):
         check_jobs([job(tmp_path, agent="trpo")])
+
+
+def test_a_ray_worker_tells_why_a_run_could_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bdpi.runs.executors import on_ray
+
+    monkeypatch.setattr(on_ray, "_ask", lambda method, *arguments: False)
+    missing = job(tmp_path, environment="Missing-v0")
+    result, files = on_ray._work(missing, SimpleNamespace(begin=None, is_set=None), tmp_path / "nowhere")
+    assert "unknown environment 'Missing-v0'" in result.error
+    assert not files
 
 
 @pytest.mark.slow

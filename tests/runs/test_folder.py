@@ -24,6 +24,16 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["agent.zip"]
 
 
+def test_two_processes_write_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_too(partial: Path) -> None:
+        partial.write_text("first")
+        monkeypatch.setattr(os, "getpid", lambda: 12345678)  # another one, in the middle of it
+        write_atomically(tmp_path / "study.json", lambda other: other.write_text("second"))
+
+    write_atomically(tmp_path / "study.json", write_too)
+    assert (tmp_path / "study.json").read_text() == "first"
+
+
 def test_the_default_folder_is_new_even_within_a_second(tmp_path: Path) -> None:
     paths = []
     for _ in range(3):
@@ -42,7 +52,8 @@ def test_ids_with_slashes_and_colons_become_one_folder(tmp_path: Path) -> None:
 def test_a_folder_with_any_file_of_a_run_is_taken(tmp_path: Path, name: str) -> None:
     RunFolder(tmp_path).refuse_if_taken()
     (tmp_path / name).touch()
-    with pytest.raises(RunError, match=r"already holds a run.*--resume"):
+    remedy = r"already holds a run.*--resume" if name == "config.json" else rf"already holds {name}.*remove it"
+    with pytest.raises(RunError, match=remedy):
         RunFolder(tmp_path).refuse_if_taken()
 
 

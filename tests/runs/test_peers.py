@@ -1,7 +1,14 @@
 """Runs of the algorithms that BDPI is compared with."""
 
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stable_baselines3.common.vec_env import SubprocVecEnv
@@ -12,6 +19,7 @@ from bdpi.runs.build import PEER_NAMES
 from bdpi.runs.episodes import read_monitor
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.job import read_same
 from bdpi.runs.peers import _Make
 from bdpi.runs.plan import Plan
 from bdpi.runs.play import open_agent, steps
@@ -55,6 +63,54 @@ def test_hyperparameters_reach_the_algorithm(tmp_path: Path) -> None:
     session = prepare(plan, tmp_path)
     assert isinstance(session.peer.policy.mlp_extractor.policy_net[1], nn.ReLU)
     assert session.config["policy_kwargs"] == {"activation_fn": "relu"}
+
+
+def test_what_an_algorithm_was_given_by_the_paper_and_by_sb3_is_recorded(tmp_path: Path) -> None:
+    plan = Plan("CartPole-v1", "ppo", episodes=1, hyperparameters={"n_steps": 32, "batch_size": 16})
+    defaults = prepare(plan, tmp_path).config["defaults"]
+    assert defaults["ent_coef"] == 0.01
+    assert defaults["clip_range"] == 0.2  # SB3's
+    assert (defaults["net_arch"], defaults["activation_fn"]) == ([32, 32], "tanh")
+    assert not {"n_steps", "batch_size", "seed", "env"} & set(defaults)
+    assert prepare(Plan("LunarLander-v3", "dqn"), tmp_path).config["defaults"]["net_arch"] == [256]
+
+
+@pytest.mark.parametrize("name", PEER_NAMES)
+def test_another_parameter_of_the_paper_makes_another_run(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bdpi.baselines import paper
+
+    plan = Plan("Pendulum-v1" if name in ("sac", "td3") else "CartPole-v1", name, episodes=1)
+    folder = RunFolder(tmp_path)
+    config = prepare(plan, tmp_path).config
+    folder.write_config(config)
+    assert read_same(folder, plan)["defaults"]
+    changed = replace(paper.PARAMETERS[name], everywhere={**paper.PARAMETERS[name].everywhere, "gamma": 0.9})
+    monkeypatch.setitem(paper.PARAMETERS, name, changed)
+    with pytest.raises(RunError, match=r"other settings \(gamma 0.99, not 0.9\)"):
+        read_same(folder, plan)
+    del config["defaults"]  # as in runs of earlier versions
+    folder.write_config(config)
+    assert read_same(folder, plan)
+
+
+def test_a_full_disk_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it were full: neither episodes nor anything else can be written any more."""
+    session = prepare(Plan("CartPole-v1", "ppo", episodes=3), tmp_path)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("bdpi.runs.peers.append_to_monitor", full)
+    monkeypatch.setattr("bdpi.runs.peers.write_atomically", full)
+    session.folder.error = tmp_path / "missing" / "error.txt"  # cannot be written, either
+    session.draws = False
+    outcome = session.run()
+    assert outcome.status == "failed"
+    assert f"No space left on device (where {tmp_path} is)" in str(outcome.error)
+    assert "error.txt could not be saved" in str(outcome.error)
+    assert "agent.zip could not be saved" in str(outcome.error)
 
 
 @pytest.mark.parametrize(
@@ -115,3 +171,56 @@ def test_a_stopped_run_keeps_its_episodes(tmp_path: Path) -> None:
     )
     assert outcome.status == "interrupted"
     assert len(read_monitor(outcome.folder.monitor)) == outcome.summary.episodes > 0
+
+
+COPIES = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from bdpi.baselines import paper
+from bdpi.runs.plan import Plan
+from bdpi.runs.signals import Stop
+from bdpi.runs.train import prepare
+
+if __name__ == "__main__":
+    paper.PARAMETERS["ppo"] = replace(paper.PARAMETERS["ppo"], pixel_copies=2)
+    stop = Stop()
+    small = {"n_steps": 8, "batch_size": 16}
+    with stop.on_signals():
+        plan = Plan(sys.argv[1], "ppo", episodes=int(sys.argv[2]), hyperparameters=small)
+        session = prepare(plan, Path("run"))
+        session.draws = False
+        outcome = session.run(should_stop=stop.requested)
+    print(outcome.status, outcome.error)
+"""
+
+
+def with_copies(folder: Path, environment: str, episodes: int) -> subprocess.Popen[str]:
+    (folder / "copies.py").write_text(COPIES)
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, "copies.py", environment, str(episodes)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also where the tests run under nohup
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_processes_of_a_run_with_copies_only_stops_it(tmp_path: Path, number: signal.Signals) -> None:
+    process = with_copies(tmp_path, "odd_worlds:SlowPictures-v0", 100_000)
+    end = time.monotonic() + 90
+    while not (tmp_path / "run" / "monitor.csv").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    os.killpg(process.pid, number)
+    output, _ = process.communicate(timeout=60)
+    assert output.strip() == "interrupted None"
+    assert RunFolder(tmp_path / "run").read_config()["result"]["episodes"] > 0
+
+
+def test_an_environment_that_a_lambda_makes_has_its_copies_in_this_process(tmp_path: Path) -> None:
+    output, _ = with_copies(tmp_path, "odd_worlds:LambdaPictures-v0", 12).communicate(timeout=90)
+    assert output.strip() == "finished None"

@@ -81,6 +81,7 @@ def study(
 
     $ bdpi report runs/figure2
     """
+    from bdpi.runs.errors import RunError, one_line
     from bdpi.studies import load_study, study_names
 
     if name == "list":
@@ -90,7 +91,13 @@ def study(
             say(f"{known:<16} {title} (rows: {rows}; environments: {', '.join(whole.short_names)})")
         return
 
+    if ray_address is not None and executor is not _ExecutorName.ray:
+        raise RunError(
+            f"--ray-address {ray_address} is for --executor ray, not {executor.value}: give both, or neither"
+        )
+
     import time
+    from dataclasses import replace
 
     from rich.console import Console
 
@@ -109,9 +116,13 @@ def study(
         episodes=episodes,
     )
     root = out.absolute()
-    jobs = part.jobs(root)
+    command = ("bdpi", *sys.argv[1:])
+    jobs = [replace(job, command=command) for job in part.jobs(root)]
     check_jobs(jobs)
-    write_index(root / part.name, part.title, part.folders(root), complain)
+    try:
+        write_index(root / part.name, part.title, part.folders(root), complain)
+    except OSError as error:
+        raise RunError(f"--out {out} cannot be used: {one_line(error)}; choose another folder") from None
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
 

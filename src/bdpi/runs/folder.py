@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bdpi.runs.errors import Busy, RunError, one_line
+from bdpi.runs.plan import Plan
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -22,7 +23,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     :param write: gets the path to write to, whose suffix is that of ``path`` (``numpy.savez`` and SB3 look at it).
     :raises OSError: which names the file, when it cannot be written.
     """
-    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    from bdpi.agents.files import new_partial
+
+    partial = new_partial(path)
+    partial = partial.with_name(partial.name + path.suffix)
     try:
         write(partial)
         os.replace(partial, path)
@@ -32,6 +36,31 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, refusal: str | None = None) -> Iterator[None]:
+    """Keep a folder from other processes. The lock ends with the process, however it ends.
+
+    :param refusal: what to say when another process holds it; ``None``: wait for that.
+    :raises Busy: when another process holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: folders cannot be locked there
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if refusal is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(refusal) from None
+        except OSError:  # some network file systems know no locks: better without than not at all
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 def staged(path: Path, number: int) -> Path:
@@ -70,6 +99,9 @@ class RunFolder:
         self.curve = path / "curve.png"
         self.film = path / "policy.gif"
         self.error = path / "error.txt"
+        #: where the run is trained anew, while the one that is here is kept
+        self.attempt = path / ".attempt"
+        self._successor = path / ".successor"  # an attempt that has become the run, until its files are moved
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -93,7 +125,8 @@ class RunFolder:
 
     def is_settled(self, config: dict[str, Any]) -> bool:
         """Whether all files of the last checkpoint are where they belong."""
-        return not any(staged(path, config.get("checkpoint", 0)).exists() for path in self.checkpoint)
+        waiting = [staged(path, config.get("checkpoint", 0)) for path in self.checkpoint]
+        return not any(path.exists() for path in (*waiting, self._successor))
 
     def settle(self, config: dict[str, Any]) -> None:
         """Finish a checkpoint whose configuration was written, forget one whose was not: after a crash while saving."""
@@ -104,6 +137,30 @@ class RunFolder:
             for incomplete in self.path.glob(f".next-*-{path.name}"):
                 incomplete.unlink()
 
+    def take_over(self) -> None:
+        """Put the run in :attr:`attempt` in the place of the one that is here; after a crash, it is either."""
+        for file in (self.curve, self.film, self.error):  # it may have none
+            if not (self.attempt / file.name).exists():
+                file.unlink(missing_ok=True)
+        os.rename(self.attempt, self._successor)  # from now on, it is the run
+        self.move_successor()
+
+    def move_successor(self) -> None:
+        """Finish what :meth:`take_over` has begun, if anything."""
+        if self._successor.is_dir():
+            for file in sorted(self._successor.iterdir(), key=lambda file: file.name == self.config.name):
+                os.replace(file, self.path / file.name)
+            self._successor.rmdir()
+
+    def whole(self) -> RunFolder:
+        """The run for readers: while a successor's files are moved, each is in one place or the other."""
+        whole = RunFolder(self.path)
+        if self._successor.is_dir():
+            for name, file in vars(self).items():
+                if file in self.files and (self._successor / file.name).exists():
+                    setattr(whole, name, self._successor / file.name)
+        return whole
+
     def make(self) -> None:
         """Make the folder where it does not exist.
 
@@ -112,16 +169,29 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            raise RunError(f"{self.path} cannot be a run folder: a file of that name is in the way") from None
+            raise RunError(
+                f"{self.path} cannot be a run folder: a file of that name is in the way: remove it, or choose another "
+                "--out"
+            ) from None
         except OSError as error:
             raise RunError(f"the run folder {self.path} cannot be made: {error.strerror or error}") from None
 
+    @property
+    def present(self) -> list[str]:
+        """Names of the files that are there."""
+        return [file.name for file in self.files if file.exists()]
+
     def refuse_if_taken(self) -> None:
         """:raises RunError: when a run is in the folder already."""
-        taken = [file.name for file in self.files if file.exists()]
+        taken = ", ".join(self.present)
+        if taken and not self.config.exists():
+            raise RunError(
+                f"{self.path} already holds {taken} of a run whose config.json is missing, so nobody could go on with "
+                "it: remove it, or choose another --out"
+            )
         if taken:
             raise RunError(
-                f"{self.path} already holds a run ({', '.join(taken)}): choose another --out, "
+                f"{self.path} already holds a run ({taken}): choose another --out, "
                 f"or go on with it: bdpi train --resume {shlex.quote(str(self.path))}"
             )
 
@@ -158,6 +228,13 @@ class RunFolder:
             raise RunError(f"{self.config} was not written by bdpi train: it names no environment and agent")
         return config
 
+    def plan(self, config: dict[str, Any]) -> Plan:
+        """:raises RunError: when the configuration is damaged."""
+        try:
+            return Plan.from_dict(config)
+        except RunError as error:
+            raise RunError(f"{self.config} is damaged: {error}") from None
+
     def saved_episodes(self, config: dict[str, Any]) -> int:
         """How many episodes a run had when it was saved last; 0 before.
 
@@ -169,29 +246,29 @@ class RunFolder:
         except (KeyError, TypeError, ValueError):
             raise RunError(f"{self.config} is damaged: its result has no number of episodes") from None
 
+    def saved_tests(self, config: dict[str, Any]) -> int:
+        """How many test episodes a run with noise had when it was saved last; 0 of any other run.
+
+        :raises RunError: when its configuration is damaged.
+        """
+        saved = self.saved_episodes(config)
+        if config.get("off_policy_noise") is None or not saved:
+            return 0
+        try:
+            # The last one is missing where the run was stopped during it. Older runs did not count them.
+            return int(config["result"].get("test_episodes", saved - 1))
+        except (TypeError, ValueError):
+            raise RunError(f"{self.config} is damaged: its result has no number of test episodes") from None
+
     def write_config(self, config: dict[str, Any]) -> None:
         text = json.dumps(config, indent=2, ensure_ascii=False, default=repr) + "\n"
         write_atomically(self.config, lambda path: path.write_text(text, encoding="utf-8"))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second process from training in the same folder. The lock ends with the process, however it ends.
+        """Keep a second process from training in the same folder.
 
         :raises RunError: when another process holds it.
         """
-        try:
-            import fcntl
-        except ImportError:  # Windows: folders cannot be locked there
+        with locked(self.path, f"{self.path} is being trained by another process: wait for it or stop it"):
             yield
-            return
-        handle = os.open(self.path, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise Busy(f"{self.path} is being trained by another process: wait for it or stop it") from None
-            except OSError:  # some network file systems know no locks: better without than not at all
-                pass
-            yield
-        finally:
-            os.close(handle)

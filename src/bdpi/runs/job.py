@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
+import shutil
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bdpi.runs.build import DEFAULT_ACTION_BITS, is_peer, with_preset
 from bdpi.runs.episodes import check_number, count_rows
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
-from bdpi.runs.store import Place
+from bdpi.runs.store import Place, check_tests
+
+if TYPE_CHECKING:
+    from bdpi.runs.train import Session
 
 _COLLECT_EVERY = 2.0  # seconds
 _PATIENCE = 5.0  # seconds that another process gets to end: one whose study was killed stops after its current step
@@ -33,12 +39,14 @@ class Job:
     :param plan: what it is
     :param folder: where it is kept
     :param configuration: where hyper-parameters were drawn from lists, which value each has, and of how many
+    :param command: what the user typed, for the record
     """
 
     place: Place
     plan: Plan
     folder: Path
     configuration: dict[str, tuple[int, int]] | None = None
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,15 +97,16 @@ def status_of(job: Job) -> str:
     if not folder.config.exists():
         return "new"
     config = read_same(folder, job.plan)
-    saved = folder.saved_episodes(config)
-    done = saved >= (job.plan.episodes or 0) and config.get("status") != "failed"
-    if not done or not folder.is_settled(config):
-        return "unfinished"
+    settled = folder.is_settled(config)
     try:
-        check_number(folder.monitor, count_rows(folder.monitor), saved)
+        saved = folder.saved_episodes(config)
+        if settled and saved:
+            check_number(folder.monitor, count_rows(folder.monitor), saved)
+            check_tests(folder, config)
     except RunError as error:
         raise RunError(f"{error}; remove {job.folder} to repeat the run") from None
-    return "finished"
+    done = saved >= (job.plan.episodes or 0) and config.get("status") != "failed"
+    return "finished" if done and settled else "unfinished"
 
 
 def read_same(folder: RunFolder, plan: Plan) -> dict[str, Any]:
@@ -105,8 +114,12 @@ def read_same(folder: RunFolder, plan: Plan) -> dict[str, Any]:
 
     :raises RunError: when it has other settings than the plan, or is damaged
     """
-    config = folder.read_config()
-    different = _differences(plan, Plan.from_dict(config))
+    try:
+        config = folder.read_config()
+        found = folder.plan(config)
+    except RunError as error:
+        raise RunError(f"{error}; remove {folder.path} to repeat the run") from None
+    different = _differences(plan, found) or _other_defaults(plan, config)
     if different:
         raise RunError(
             f"{folder.path} holds a run with other settings ({different}): choose another --out, or remove it"
@@ -116,17 +129,31 @@ def read_same(folder: RunFolder, plan: Plan) -> dict[str, Any]:
 
 def _differences(wanted: Plan, found: Plan) -> str:
     """What makes these different runs; how long they are does not."""
-    # A run knows more than its plan: the preset of its environment, the bits of continuous actions.
     found = replace(found, episodes=wanted.episodes, steps=wanted.steps)
-    known = {name: value for name, value in found.policy_kwargs.items() if name in wanted.policy_kwargs}
-    found = replace(found, policy_kwargs=known)
-    if wanted.action_bits is None:
-        found = replace(found, action_bits=None)
+    if not is_peer(wanted.agent):
+        # A run knows more than its plan: the preset of its environment, the bits of continuous actions.
+        wanted = with_preset(wanted, note=lambda text: None)
+        if wanted.action_bits is None and found.action_bits == DEFAULT_ACTION_BITS:
+            found = replace(found, action_bits=None)
     pairs = zip(asdict(wanted).items(), asdict(found).values(), strict=True)
     return ", ".join(
         f"{name} {there!r}, not {here!r}"
         for (name, here), there in pairs
         if here != there and _plain(here) != _plain(there)
+    )
+
+
+def _other_defaults(plan: Plan, config: dict[str, Any]) -> str:
+    """What a peer had, by the paper or SB3, and would have no longer. Older runs did not record it."""
+    if not is_peer(plan.agent) or not isinstance(config.get("defaults"), dict):
+        return ""
+    from bdpi.runs.peers import defaults_of
+
+    now = defaults_of(plan, pixels="Cnn" in str(config.get("policy")))
+    return ", ".join(
+        f"{name} {there!r}, not {now[name]!r}"
+        for name, there in config["defaults"].items()
+        if name in now and _plain(now[name]) != there
     )
 
 
@@ -152,29 +179,50 @@ def execute(job: Job, should_stop: Callable[[], bool] = lambda: False) -> JobRes
 
 
 def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
-    from bdpi.runs.train import prepare, prepare_resumption
+    from bdpi.runs.train import prepare_resumption
 
     status = status_of(job)
     if status == "unfinished":
-        folder = RunFolder(job.folder)
-        with folder.locked():  # by nobody else, who might be saving it
-            folder.settle(folder.read_config())
+        _settle(job)
         status = status_of(job)  # perhaps all that was missing
     if status == "finished":
         return JobResult("finished")
-    started_over = status == "unfinished" and _must_start_over(RunFolder(job.folder))
-    if started_over:
-        _clear(job.folder)
+    folder = RunFolder(job.folder)
+    if status == "unfinished" and _must_start_over(folder):
+        if folder.saved_episodes(folder.read_config()):
+            return _start_over(job, should_stop)
+        _clear(folder)
+        status = "new"
     with _PREPARING:
-        if status == "new" or started_over:
-            try:
-                session = prepare(job.plan, job.folder)
-            except RunError as error:
-                if status_of(job) != "new":  # another process has begun it since we looked
-                    raise Busy(str(error)) from error
-                raise
+        if status == "new":
+            session = _begin(job)
         else:
-            session = prepare_resumption(job.folder, episodes=job.plan.episodes)
+            session = prepare_resumption(job.folder, episodes=job.plan.episodes, command=job.command)
+    return _run(job, session, should_stop)
+
+
+def _settle(job: Job) -> None:
+    """Finish what a process that was killed has left half done."""
+    folder = RunFolder(job.folder)
+    with folder.locked():  # by nobody else, who might be saving it
+        folder.move_successor()
+        folder.settle(folder.read_config())
+        if _is_sound(replace(job, folder=folder.attempt)):
+            replace_if_better(folder)
+
+
+def _begin(job: Job) -> Session:
+    from bdpi.runs.train import prepare
+
+    try:
+        return prepare(job.plan, job.folder, command=job.command)
+    except RunError as error:
+        if status_of(job) != "new":  # another process has begun it since we looked
+            raise Busy(str(error)) from error
+        raise
+
+
+def _run(job: Job, session: Session, should_stop: Callable[[], bool]) -> JobResult:
     session.config["study"] = asdict(job.place)
     if job.configuration is not None:
         session.config["configuration"] = job.configuration
@@ -187,7 +235,7 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
 
 
 def _must_start_over(folder: RunFolder) -> bool:
-    """Whether nobody could go on with a run. That costs time and nothing else: the same seed gives the same run."""
+    """Whether nobody could go on with a run."""
     config = folder.read_config()
     killed_early = config.get("result") is None  # before anything was saved
     # Of a finished run that is to become longer, somebody may have removed what only that needs.
@@ -195,24 +243,64 @@ def _must_start_over(folder: RunFolder) -> bool:
     return killed_early or removed or config.get("resumable") is False
 
 
-def _clear(path: Path) -> None:
+def _start_over(job: Job, should_stop: Callable[[], bool]) -> JobResult:
+    """Train a run anew. The one that is there is kept until the new one is worth as much."""
+    folder = RunFolder(job.folder)
+    with folder.locked():
+        attempt = replace(job, folder=folder.attempt)
+        if not _may_go_on(attempt):
+            shutil.rmtree(folder.attempt, ignore_errors=True)
+        result = _execute(attempt, should_stop)
+        if RunFolder(folder.attempt).config.exists():
+            replace_if_better(folder)
+    return result
+
+
+def _is_sound(attempt: Job) -> bool:
+    try:
+        return status_of(attempt) != "new"
+    except RunError:  # damaged, or of a study that was another one then
+        return False
+
+
+def _may_go_on(attempt: Job) -> bool:
+    """Whether an attempt that was stopped can be resumed, to become as long as it should."""
+    if not _is_sound(attempt):
+        return False
+    folder = RunFolder(attempt.folder)
+    is_shorter = folder.saved_episodes(folder.read_config()) < (attempt.plan.episodes or 0)
+    return is_shorter and not _must_start_over(folder)
+
+
+def replace_if_better(folder: RunFolder) -> None:
+    """Let an attempt take the place of its run, unless that is finished and the attempt is not, or it is longer."""
+    if not folder.config.exists() or _worth(RunFolder(folder.attempt)) >= _worth(folder):
+        folder.take_over()
+
+
+def _worth(folder: RunFolder) -> tuple[bool, int]:
+    config = folder.read_config()
+    return config.get("status") == "finished", folder.saved_episodes(config)
+
+
+def _clear(folder: RunFolder) -> None:
     """Remove a run that nobody works on.
 
     :raises RunError: when somebody does
     """
-    folder = RunFolder(path)
     with folder.locked():
-        for file in (*folder.files, *path.glob(".next-*")):
+        # the configuration last: without it, nobody would know what the other files are
+        for file in (*folder.path.glob(".next-*"), *reversed(folder.files)):
             file.unlink(missing_ok=True)
 
 
 def episodes_done(job: Job) -> int:
-    """How far a run has come, by the length of its Monitor file."""
-    try:
-        with open(RunFolder(job.folder).monitor, "rb") as file:
+    """How far a run has come, by the length of its Monitor file; one that starts over counts from there."""
+    folder = RunFolder(job.folder)
+    for path in (RunFolder(folder.attempt).monitor, folder.monitor):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
             return max(0, sum(1 for _ in file) - 2)
-    except OSError:
-        return 0
+    return 0
 
 
 _collected = time.monotonic()

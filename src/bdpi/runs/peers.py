@@ -1,25 +1,34 @@
 """Runs of the algorithms that BDPI is compared with.
 
-They come from Stable-Baselines3 and learn quickly, so they are not resumed: a run that was stopped starts over, and the
-same seed gives the same episodes.
+They come from Stable-Baselines3 and learn quickly, so they are not resumed: a run that was stopped, or is to become
+longer, starts over. The same seed and number of episodes give the same episodes. With another number, those of DQN and
+of prioritized dueling DQN differ from the first on: how quickly they explore less, and correct for their priorities,
+depends on how long they will learn.
 """
 
 from __future__ import annotations
 
+import functools
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from gymnasium.spaces import Box
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.preprocessing import is_image_space
 
-from bdpi.runs.build import make_environment, policy_arguments, warnings_as_notes
+from bdpi.runs.build import agent_class, make_environment, policy_arguments, warnings_as_notes
 from bdpi.runs.episodes import Episode, append_to_monitor
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, default_path, write_atomically
 from bdpi.runs.plan import Plan
 from bdpi.runs.progress import Observer, Progress, RunInfo
+from bdpi.runs.settings import settable
+from bdpi.runs.signals import leave_group, left_to_parent
 from bdpi.runs.train import Session, _circumstances, _now
 
 if TYPE_CHECKING:
@@ -60,6 +69,7 @@ def prepare_peer(
         "resumable": False,
         "policy": type(agent.policy).__name__,
         "learner": f"stable-baselines3 {type(agent).__name__}",
+        "defaults": defaults_of(plan, is_image_space(bare.observation_space)),
         **_circumstances(command),
     }
     limit = (spec.max_episode_steps if spec is not None else None) or _DEFAULT_LENGTH
@@ -67,20 +77,46 @@ def prepare_peer(
     return PeerSession(folder, config, agent, environment, Progress(plan.episodes, plan.steps), steps)
 
 
+def defaults_of(plan: Plan, pixels: bool) -> dict[str, Any]:
+    """The arguments of a peer that its plan does not give: the paper's, or SB3's; as JSON can hold them.
+
+    :param pixels: whether observations are pictures
+    """
+    from bdpi.baselines.paper import parameters_of
+
+    observations = Box(0, 255, (36, 36, 3), np.uint8) if pixels else Box(0, 1, (1,), np.float32)
+    paper = parameters_of(plan.agent, plan.environment.rpartition(":")[2], observations)
+    policy = paper.pop("policy_kwargs", {})
+    if "activation_fn" in policy:
+        policy = {**policy, "activation_fn": policy["activation_fn"].__name__.lower()}
+    given = {**plan.hyperparameters, **plan.policy_kwargs}
+    used = {**_sb3_defaults(plan.agent), **paper, **policy}
+    return {name: value for name, value in used.items() if name not in given}
+
+
+@functools.cache
+def _sb3_defaults(agent: str) -> dict[str, Any]:
+    parameters = settable(agent_class(agent))
+    return {name: each.default for name, each in parameters.items() if each.default is not each.empty}
+
+
 def _environments(plan: Plan, bare: Any, may_copy: bool) -> Any:
-    """The environment, or as many copies as the paper has, each in a process of its own."""
+    """The environment, or as many copies as the paper has, each in a process of its own where that is possible."""
     from stable_baselines3.common.monitor import Monitor
-    from stable_baselines3.common.preprocessing import is_image_space
-    from stable_baselines3.common.vec_env import SubprocVecEnv
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     from bdpi.baselines.paper import PARAMETERS
 
     copies = PARAMETERS[plan.agent].pixel_copies if is_image_space(bare.observation_space) else 1
     if copies == 1 or not may_copy:
         return Monitor(bare)
+    spec = bare.spec
     bare.close()
+    if not _can_be_sent(spec):
+        return DummyVecEnv([_Make(plan.environment)] * copies)
     try:
-        return SubprocVecEnv([_Make(plan.environment)] * copies, start_method="forkserver")
+        with left_to_parent():
+            return SubprocVecEnv([_MakeAlone(plan.environment)] * copies, start_method="forkserver")
     except (EOFError, ConnectionError):
         raise RunError(
             f"{plan.environment} cannot be made in other processes, in which {plan.agent} learns from pictures: "
@@ -88,9 +124,16 @@ def _environments(plan: Plan, bare: Any, may_copy: bool) -> Any:
         ) from None
 
 
-class _Make:
-    """Can be sent to another process."""
+def _can_be_sent(spec: Any) -> bool:
+    """Whether another process could tell what environment it has; not of one that a lambda makes."""
+    try:
+        pickle.dumps(spec)
+    except Exception:  # whatever pickle, and the classes of others, raise
+        return False
+    return True
 
+
+class _Make:
     def __init__(self, environment: str) -> None:
         self._environment = environment
 
@@ -100,10 +143,19 @@ class _Make:
         return Monitor(make_environment(self._environment))
 
 
+class _MakeAlone(_Make):
+    """Can be sent to another process, which then leaves it to this one what a signal means."""
+
+    def __call__(self) -> Any:
+        leave_group()
+        return super().__call__()
+
+
 class PeerSession(Session):
     """A run of one peer.
 
-    :param total_steps: what the algorithm is told; it decides how quickly it explores less
+    :param total_steps: what the algorithm is told, the longest that its episodes could take; DQN and prioritized
+        dueling DQN explore less and less over a tenth of them
     """
 
     def __init__(
@@ -138,15 +190,20 @@ class PeerSession(Session):
     def _save(self, status: str) -> str | None:
         self.config.update(status=status, finished=_now(), result=self.progress.summary.as_dict())
         problems = []
-        if self._traceback is not None:
-            self.folder.error.write_text(self._traceback, encoding="utf-8")
-        try:
-            write_atomically(self.folder.agent, self.peer.save)
-        except Exception as error:  # a full disk, most likely
-            problems.append(f"agent.zip could not be saved: {named(error)}")
-            self.config.update(status="failed")
-            self._blame(error)
-        self.folder.write_config(self.config)
+
+        def attempt(path: Path, task: Callable[[], object]) -> None:
+            try:
+                task()
+            except Exception as error:  # a full disk, most likely
+                problems.append(f"{path.name} could not be saved: {named(error)}")
+                self.config.update(status="failed")
+                self._blame(error)
+
+        folder, text = self.folder, self._traceback
+        if text is not None:
+            attempt(folder.error, lambda: folder.error.write_text(text, encoding="utf-8"))
+        attempt(folder.agent, lambda: write_atomically(folder.agent, self.peer.save))
+        attempt(folder.config, lambda: folder.write_config(self.config))
         return "; ".join(problems) or None
 
 

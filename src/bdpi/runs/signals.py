@@ -46,6 +46,19 @@ def leave_to_parent() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
+def leave_group() -> None:
+    """In a process that :func:`left_to_parent` has started, and that lives as long as its parent wants it to.
+
+    It gets none of the signals that are sent to the whole group; one that is sent to it alone still ends it.
+    """
+    os.setpgid(0, 0)
+    numbers = {getattr(signal, name) for name in _LEFT_TO_PARENT}
+    before = {number: signal.signal(number, lambda number, frame: None) for number in numbers}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # what came before it had left is forgotten
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 class Stop:
     """Whether a signal has asked for the end.
 

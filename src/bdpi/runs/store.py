@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.runs.episodes import check_number, read_returns
+from bdpi.runs.episodes import check_number, count_rows, read_returns
 from bdpi.runs.errors import RunError, named, one_line
-from bdpi.runs.folder import RunFolder, write_atomically
+from bdpi.runs.folder import RunFolder, locked, write_atomically
 
 INDEX = "study.json"  #: in the folder of a study: which run belongs where
 _EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
@@ -90,16 +90,17 @@ def write_index(
 
     :param note: gets a line when the index was damaged. Then, what is known already is what the runs say themselves.
     """
-    try:
-        before = _read_index(root)[1]
-    except RunError as error:
-        before = _find_runs(root)
-        note(f"{error}, with the {len(before)} runs that were found in {root}")
-    known = {tuple(vars(place).values()): path for place, path in (*before, *folders)}
-    entries = [[*place, str(path.relative_to(root))] for place, path in known.items()]
-    text = json.dumps({"title": title, "runs": entries}, ensure_ascii=False, indent=0)
     root.mkdir(parents=True, exist_ok=True)
-    write_atomically(root / INDEX, lambda path: path.write_text(text, encoding="utf-8"))
+    with locked(root):  # another study may begin at the same moment
+        try:
+            before = _read_index(root)[1]
+        except RunError as error:
+            before = _find_runs(root)
+            note(f"{error}, with the {len(before)} runs that were found in {root}")
+        known = {tuple(vars(place).values()): path for place, path in (*before, *folders)}
+        entries = [[*place, str(path.relative_to(root))] for place, path in known.items()]
+        text = json.dumps({"title": title, "runs": entries}, ensure_ascii=False, indent=0)
+        write_atomically(root / INDEX, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
@@ -116,6 +117,8 @@ def _find_runs(root: Path) -> list[tuple[Place, Path]]:
     """The runs below a folder that can say where they belong."""
     found = []
     for file in sorted(root.rglob("config.json")):
+        if file.parent.name.startswith("."):  # an attempt at a run that is there
+            continue
         with contextlib.suppress(RunError, KeyError, TypeError):
             found.append((Place(**RunFolder(file.parent).read_config()["study"]), file.parent))
     return found
@@ -137,7 +140,7 @@ def read_runs(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         try:
             run = read_run(place, path)
         except RunError as error:
-            problems.append(str(error))
+            problems.append(f"{error}; remove {path}, and bdpi study repeats the run")
             continue
         if run is not None:
             runs.append(run)
@@ -149,8 +152,12 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
 
     :raises RunError: when its folder is damaged
     """
-    folder = RunFolder(path)
+    folder = RunFolder(path).whole()
+    if path.is_file():
+        raise RunError(f"{path} is a file, and not the folder of a run")
     if not folder.config.exists():
+        if folder.present:
+            raise RunError(f"{path} has {', '.join(folder.present)}, but no config.json")
         return None
     config = folder.read_config()
     damage = _damage(config)
@@ -162,7 +169,7 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
         str(config.get("status")),
         returns,
         lengths,
-        read_returns(folder.test)[0] if folder.test.exists() else None,
+        read_tests(folder, config),
         np.fromfile(folder.entropy, dtype=np.float32) if folder.entropy.exists() else None,
         config,
         path,
@@ -180,6 +187,26 @@ def read_episodes(folder: RunFolder, config: dict[str, Any]) -> tuple[NDArray[np
     returns, lengths = read_returns(folder.monitor)
     check_number(folder.monitor, len(returns), saved)
     return returns, lengths
+
+
+def read_tests(folder: RunFolder, config: dict[str, Any]) -> NDArray[np.float64] | None:
+    """Returns of the test episodes of a run with noise; ``None`` of any other run.
+
+    :raises RunError: when ``test.csv`` is damaged, or does not have all that the run had when it was saved
+    """
+    if config.get("off_policy_noise") is None:
+        return None
+    saved = folder.saved_tests(config)
+    returns = read_returns(folder.test)[0] if saved or folder.test.exists() else np.zeros(0)
+    check_number(folder.test, len(returns), saved)
+    return returns
+
+
+def check_tests(folder: RunFolder, config: dict[str, Any]) -> None:
+    """:raises RunError: when a run with noise does not have the test episodes that it had when it was saved"""
+    saved = folder.saved_tests(config)
+    if saved:
+        check_number(folder.test, count_rows(folder.test), saved)
 
 
 def _damage(config: Mapping[str, Any]) -> str:
@@ -201,8 +228,13 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
     """The episodes of many runs in few small files, to be kept and committed; :func:`read_runs` reads them back.
 
     Entropies are averaged over blocks of steps.
+
+    :raises RunError: when the folder cannot be made
     """
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"--archive {root} cannot be used: {one_line(error)}; choose another folder") from None
     lines = ["run,kind,return,length\n"]
     for number, run in enumerate(runs):
         episodes = zip(run.returns.tolist(), run.lengths.tolist(), strict=True)
@@ -244,24 +276,28 @@ def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         for row in rows:
             by_run.setdefault((int(row[0]), row[1]), []).append(row)
         blocks = dict(np.load(root / _ENTROPIES)) if (root / _ENTROPIES).exists() else {}
-        runs = []
+        runs, problems = [], []
         for number, run in enumerate(described["runs"]):
             train, test = (by_run.get((number, kind), []) for kind in ("train", "test"))
             entropies = blocks.get(str(number))
             damage = _damage(run["config"])
             if damage:
                 raise ValueError(f"{Place(**run['place'])}: {damage}")
+            noisy = run["config"].get("off_policy_noise") is not None
+            if noisy and len(test) < RunFolder(root).saved_tests(run["config"]):
+                problems.append(f"{Place(**run['place'])} in the archive {root} lacks test episodes: archive it again")
+                continue
             runs.append(
                 StoredRun(
                     Place(**run["place"]),
                     run["status"],
                     np.array([float(row[2]) for row in train]),
                     np.array([int(row[3]) for row in train], dtype=np.int64),
-                    np.array([float(row[2]) for row in test]) if test else None,
+                    np.array([float(row[2]) for row in test]) if noisy else None,
                     None if entropies is None else np.repeat(entropies.astype(np.float32), described["entropy_block"]),
                     run["config"],
                 )
             )
-        return described["title"], runs, []
+        return described["title"], runs, problems
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise RunError(f"the archive {root} is damaged: {one_line(named(error))}") from None

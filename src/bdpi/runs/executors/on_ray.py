@@ -11,6 +11,8 @@ import contextlib
 import io
 import logging
 import os
+import shutil
+import socket
 import tarfile
 import tempfile
 import time
@@ -21,13 +23,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bdpi.runs.errors import RunError
+from bdpi.runs.errors import Busy, RunError, one_line
 from bdpi.runs.executors.processes import ATTEMPTS
-from bdpi.runs.job import Job, JobResult, execute, forget_runs, one_thread
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.job import Job, JobResult, execute, forget_runs, one_thread, replace_if_better
 
 _LOOK_AROUND = 0.5  # seconds
 _QUEUE = 50  # runs that wait at Ray, and let a cluster grow that can
 _AT_A_TIME = 20
+_ANSWER_WITHIN = 5.0  # seconds, at the address of a cluster
 _ASK_EVERY = 1.0  # seconds between a worker's looks at the stop flag
 
 
@@ -53,6 +57,7 @@ class OnRay:
         ray: Any = self._ray
         own = not ray.is_initialized()
         if own:
+            _check_answers(self._address)
             here = {} if self._address else {"num_cpus": self._workers or len(os.sched_getaffinity(0))}
             try:
                 quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
@@ -107,11 +112,40 @@ class OnRay:
             result, files = ray.get(reference)
         except ray.exceptions.RayError as error:
             return JobResult("failed", f"Ray gave it up: {str(error).splitlines()[0]}", str(error))
-        if files:
-            job.folder.mkdir(parents=True, exist_ok=True)
-            with tarfile.open(fileobj=io.BytesIO(files)) as archive:
-                archive.extractall(job.folder, filter="data")
-        return result
+        try:
+            return _received(job, files, result) if files else result
+        except Busy as error:
+            return JobResult("busy", str(error))
+
+
+def _check_answers(address: str | None) -> None:
+    """Whether there is anything at an address: Ray itself would wait for a minute, and longer.
+
+    :raises RunError: when there is not
+    """
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():  # a new one, "auto" or "local": Ray knows
+        return
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_WITHIN):
+            pass
+    except (OSError, OverflowError) as error:
+        raise RunError(
+            f"no Ray cluster at --ray-address {address}: {one_line(error)}; start one there: ray start --head"
+        ) from None
+
+
+def _received(job: Job, files: bytes, result: JobResult) -> JobResult:
+    """Keep what a worker has sent, unless the run that is there is worth more."""
+    folder = RunFolder(job.folder)
+    folder.make()
+    with folder.locked():
+        folder.move_successor()
+        shutil.rmtree(folder.attempt, ignore_errors=True)
+        with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+            archive.extractall(folder.attempt, filter="data")
+        replace_if_better(folder)
+    return result
 
 
 class _Flag:
@@ -177,7 +211,14 @@ def _work(job: Job, flag: Any, marker: Path) -> tuple[JobResult, bytes]:
         return execute(job, should_stop), b""
     with tempfile.TemporaryDirectory() as folder:
         result = execute(replace(job, folder=Path(folder) / "run"), should_stop)
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-            archive.add(Path(folder) / "run", arcname=".")
-        return result, buffer.getvalue()
+        return result, _packed(Path(folder) / "run")
+
+
+def _packed(folder: Path) -> bytes:
+    """The files of a run; none of one that could not begin."""
+    if not folder.exists():
+        return b""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        archive.add(folder, arcname=".")
+    return buffer.getvalue()
