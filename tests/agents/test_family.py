@@ -234,6 +234,42 @@ def test_masks_belong_to_their_states(agent_class):
         np.testing.assert_array_equal(masks[alive], expected[alive])
 
 
+class Sometimes(Walk):
+    """Only action 0 is allowed in the first 30 steps, and everything later; which it may say, or leave out.
+
+    :param says_so: there is a mask that allows everything
+    """
+
+    def __init__(self, says_so: bool):
+        super().__init__(STATES)
+        self.says_so, self.steps = says_so, 0
+
+    def _info(self) -> dict:
+        if self.steps < 30:
+            return {"action_mask": np.array([1, 0])}
+        return {"action_mask": np.array([1, 1])} if self.says_so else {}
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], self._info()
+
+    def step(self, action):
+        self.steps += 1
+        return *super().step(action)[:4], self._info()
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_a_step_without_a_mask_allows_everything_also_where_a_masked_one_was(agent_class, n_envs):
+    """The memory of 48 transitions is overwritten several times."""
+    silent, explicit = (
+        make(agent_class, make_vec_env(lambda: Sometimes(says_so), n_envs=n_envs, seed=0), buffer_size=48).learn(240)  # noqa: B023
+        for says_so in (False, True)
+    )
+    data = silent.replay_buffer.transitions()
+    assert data.masks.all()
+    assert data.next_masks.all()
+    assert fingerprint(silent) == fingerprint(explicit)
+
+
 class Costly(gym.Env):
     """Action 0 is never allowed; 1 costs 2, 2 costs 1: what was never tried looks best, and must not be chosen."""
 
