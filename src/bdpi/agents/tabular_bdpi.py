@@ -10,8 +10,9 @@ from bdpi.learner.rules import check_rule
 
 
 class TabularBDPI(BDPI):
-    """BDPI with tables instead of networks, for Discrete observations: exact, and quick.
+    """BDPI with tables instead of networks, for Discrete observations: exact, as no network has to be fitted.
 
+    Learning from a batch takes the same time however many states there are; memory is ``2 * n_critics + 1`` tables.
     The parameters are those of :class:`bdpi.BDPI`; those of networks and their fits have no effect.
     """
 
