@@ -1,5 +1,7 @@
 """What every agent promises, whatever its rule: one suite for all of them."""
 
+import re
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import bdpi
 from bdpi.agents import ABCDQN, AGENTS, BDPI, ActorMimic, BootstrappedDQN, EnsembleAlgorithm, TabularBDPI
+from bdpi.learner.rules import Imitation
 from small import QUICK, Walk, fingerprint
 
 STATES = spaces.Discrete(6, start=2)
@@ -475,8 +478,101 @@ class Dividing(Cautious):
     """Forgets that actions that are not allowed have a Q-value of minus infinity."""
 
     def targets(self, policy, q_values):
-        weighted = policy * (q_values + 1)
+        weighted = policy * (q_values - q_values.amin(dim=1, keepdim=True))
         return weighted / weighted.sum(dim=1, keepdim=True)
+
+
+class Raw(Cautious):
+    def targets(self, policy, q_values):
+        return q_values
+
+
+class Undefined(Cautious):
+    def targets(self, policy, q_values):
+        return policy * float("nan")
+
+
+class Late(Cautious):
+    """Right where policies and Q-values are small, which is all that can be tried before."""
+
+    def targets(self, policy, q_values):
+        return policy if len(policy) < 10 else policy * float("nan")
+
+
+def naming(counterpart):
+    return lambda: type("Naming", (Cautious,), {"native": counterpart})()
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Raw, r"Raw must give probabilities, .* add up to 1 in each row: got numbers from -\d"),
+        (Undefined, "Undefined must give probabilities, .* got numbers from nan"),
+        (naming(("nosuch", 1.0)), r"no actor rule 'nosuch', .* has 'conservative' and 'imitation'.* native = None"),
+        (
+            naming(("imitation", 0.0)),
+            r"names the C\+\+ rule \('imitation', 0.0\), which has other targets.* native = None",
+        ),
+        (naming(("conservative", 0.5)), r"names the C\+\+ rule \('conservative', 0.5\), which has other targets"),
+        *(
+            (
+                naming(counterpart),
+                rf"native of the actor rule Naming must be the name .* got {re.escape(repr(counterpart))}",
+            )
+            for counterpart in (
+                "conservative",
+                ("conservative",),
+                ("conservative", "x"),
+                (1, "x"),
+                5,
+                ("imitation", np.nan),
+            )
+        ),
+    ],
+)
+def test_mistakes_of_a_rule_are_named_before_anything_is_learned(rule, message):
+    class Agent(EnsembleAlgorithm):
+        def actor_rule(self):
+            return rule()
+
+    with pytest.raises(ValueError, match=message):
+        make(Agent, Maze())
+
+
+def test_a_rule_may_name_a_counterpart_that_says_the_same():
+    class Half(Cautious):
+        native = ("conservative", 0.5)
+
+        def targets(self, policy, q_values):
+            return 0.5 * policy + 0.5 * torch.nn.functional.one_hot(q_values.argmax(dim=1), policy.shape[1])
+
+    class Agent(EnsembleAlgorithm):
+        def actor_rule(self):
+            return Half()
+
+    assert make(Agent, Maze()).learn(30).learner_name == "native"
+
+
+def test_what_is_wrong_without_masks_is_not_blamed_on_masks():
+    class Agent(EnsembleAlgorithm):
+        def actor_rule(self):
+            return Late()
+
+    with pytest.raises(ValueError, match=r"gives targets that are no probabilities\.$"):
+        make(Agent).learn(30)
+
+
+@pytest.mark.parametrize("learner", ["native", "torch"])
+def test_the_lowest_temperature_is_as_good_as_none_and_lower_ones_are_refused(learner):
+    make(ActorMimic, temperature=1e-30, learner=learner).learn(40)
+    with pytest.raises(ValueError, match=r"temperature must be 0, .* or at least 1e-30, got 1e-45"):
+        make(ActorMimic, temperature=1e-45, learner=learner)
+
+
+def test_low_temperatures_give_finite_targets_of_large_q_values():
+    q = torch.tensor([[1e9, -1e9, float("-inf")], [-1e30, 1e30, 0.0]])
+    targets = Imitation(1e-30).targets(torch.full((2, 3), 1 / 3), q)
+    assert targets.tolist() == [[1, 0, 0], [0, 1, 0]]
 
 
 @pytest.mark.parametrize(
@@ -485,7 +581,7 @@ class Dividing(Cautious):
         (Odd, "loss of the actor rule Odd must be one of"),
         (Incomplete, "Incomplete has no loss and no native"),
         (Narrow, r"must give a tensor of shape \(n, n_actions\), \(2, 4\) here: got a tensor of shape \(2, 1\)"),
-        (Dividing, "actor's loss is nan at step 16"),
+        (Dividing, "actor's loss is nan at step 16.* not allowed are minus infinity"),
     ],
 )
 def test_mistakes_of_a_rule_are_named(rule, message):

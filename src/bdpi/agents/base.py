@@ -335,10 +335,11 @@ class EnsembleAlgorithm(SavingAlgorithm):
                 "on from an earlier agent; the experience is kept."
             )
         if self.agent_learner.has_actor and not np.isfinite(metrics.actor_loss):
+            hint = " Q-values of actions that are not allowed are minus infinity, and 0 times that is not a number."
             raise ValueError(
                 f"the actor's loss is {metrics.actor_loss} at step {self.num_timesteps}: the rule "
-                f"{hyperparameters.actor_rule} gives targets that are no probabilities. Q-values of actions that are "
-                "not allowed are minus infinity, and 0 times that is not a number."
+                f"{hyperparameters.actor_rule} gives targets that are no probabilities."
+                f"{'' if transitions.masks is None else hint}"
             )
         self._n_updates += 1
         self.logger.record("train/critic_loss", metrics.critic_loss)

@@ -23,6 +23,7 @@ from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.rules import ActorRule
+from bdpi.learner.rules.counterpart import check_counterpart
 from bdpi.learner.tabular import TabularLearner, allowed
 from bdpi.learner.torch import Precision, TorchLearner, dtype_of
 
@@ -133,6 +134,8 @@ def network_learner(
             f"precision={precision!r} is for networks that PyTorch trains, such as those of CnnPolicy; the {chosen} "
             'learner, which trains these, computes in float32 (learner="torch" would take it)'
         )
+    if rule is not None and chosen != "torch":
+        check_counterpart(rule, policy.n_actions)
     critics = [[flatten_parameters(policy.make_critic()) for _ in range(2)] for _ in range(n_critics)]
     priors = [flatten_parameters(policy.make_critic()) for _ in range(n_critics)] if prior_scale else None
     state = LearnerState.fresh(
