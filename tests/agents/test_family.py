@@ -1,6 +1,7 @@
 """What every agent promises, whatever its rule: one suite for all of them."""
 
 import re
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -271,6 +272,49 @@ def test_a_step_without_a_mask_allows_everything_also_where_a_masked_one_was(age
     assert data.masks.all()
     assert data.next_masks.all()
     assert fingerprint(silent) == fingerprint(explicit)
+
+
+class Lone(Walk):
+    """Gives masks at reset, or at steps."""
+
+    def __init__(self, at_reset: bool, at_step: bool, length: int = 7):
+        super().__init__(STATES, length)
+        self.infos = [{"action_mask": np.array([1, 0])} if given else {} for given in (at_reset, at_step)]
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], self.infos[0]
+
+    def step(self, action):
+        return *super().step(action)[:4], dict(self.infos[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((True, False), r"environment 0 gave .* at reset, and none at the step after it.* at reset and at every step"),
+        ((False, True), "environment 0 gave .* at a step, and none at the reset before it"),
+        ((True, False, 1), None),  # after the last step, there is nothing to choose any more
+        ((False, True, 1), "at a step, and none at the reset"),
+        ((True, True), None),
+        ((False, False), None),
+    ],
+)
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_masks_at_resets_or_at_steps_only_are_warned_of_once(given, message, n_envs):
+    agent = make(BDPI, make_vec_env(lambda: Lone(*given), n_envs=n_envs))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        agent.learn(30)
+        agent.learn(30)
+    found = [str(each.message) for each in caught if "action_mask" in str(each.message)]
+    assert len(found) == (message is not None)
+    assert message is None or re.search(message, found[0])
+
+
+def test_masks_may_end_in_the_middle_of_an_episode():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        make(BDPI, Sometimes(says_so=False)).learn(60)
 
 
 class Costly(gym.Env):
