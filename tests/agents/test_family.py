@@ -349,6 +349,42 @@ def test_predictions_and_evaluations_keep_to_masks(agent_class):
         agent.predict(np.arange(3))
 
 
+class Turns(gym.Env):
+    """Action 0 is allowed in the first step of an episode, action 1 in the second and last one; others cost 100."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+
+    def _info(self) -> dict:
+        return {"action_mask": np.eye(2, dtype=int)[self.time % 2]}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return 0, self._info()
+
+    def step(self, action):
+        reward = 1.0 if action == self.time else -100.0
+        self.time += 1
+        over = self.time == 2
+        return self.time % 2, reward, over, False, {"action_mask": np.array([0, 1])} if over else self._info()
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_evaluations_begin_an_episode_with_the_mask_of_its_reset(n_envs, deterministic):
+    """After the last step, the environment reports another mask than at the reset that follows."""
+    environments = make_vec_env(Turns, n_envs=n_envs)
+    returns = bdpi.evaluate_policy(make(BDPI, Turns()), environments, 6, deterministic, return_episode_rewards=True)
+    assert returns == ([2.0] * 6, [2] * 6)
+
+
+@pytest.mark.parametrize("n_episodes", [0, -1, 2.5])
+def test_evaluations_need_an_episode(n_episodes):
+    with pytest.raises(ValueError, match=rf"n_eval_episodes must be a whole number at least 1, got {n_episodes}"):
+        bdpi.evaluate_policy(make(BDPI, Turns()), Turns(), n_episodes)
+
+
 @pytest.mark.parametrize(
     ("masks", "message"),
     [
