@@ -58,7 +58,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
     :param n_critics: N_c. More critics make learning smoother and exploration more careful, and cost time.
     :param critics_per_step: how many of the critics an epoch trains, picked at random; all if None
     :param critic_iterations: N_t, training iterations per critic and epoch. More extract more from a batch.
-    :param fit_steps: Adam steps per fit of a network; 20 if None (1 for "CnnPolicy")
+    :param fit_steps: Adam steps per fit of a network; 20 if None (1 where there are pictures)
     :param critic_step_size: alpha, how far Q-values move towards their new estimate in one iteration. Lower values
         average over more transitions, which noisy rewards may need.
     :param policy_kwargs: arguments of the policy, for instance ``dict(net_arch=[256])``
@@ -154,6 +154,8 @@ class EnsembleAlgorithm(SavingAlgorithm):
         self.critics_per_step = critics_per_step
         self.critic_iterations = critic_iterations
         self.fit_steps = fit_steps
+        #: ``fit_steps`` is 1 by default with pictures in a Dict, too; agents that were saved without this have 20
+        self._one_step_on_dicts = True
         self.critic_step_size = critic_step_size
         self.learner_choice: LearnerChoice = learner
         self.precision: Precision = precision
@@ -285,7 +287,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         learning_rate, actor_learning_rate = self.lr_schedule(progress), self._actor_lr_schedule(progress)
         checks.check_number("learning_rate (by its schedule)", learning_rate, 0, low_included=True)
         checks.check_number("actor_learning_rate (by its schedule)", actor_learning_rate, 0, low_included=True)
-        on_pixels = isinstance(self.policy, CnnPolicy)
+        on_pixels = isinstance(self.policy, CnnPolicy) or (self.policy.sees_pictures and self._one_step_on_dicts)
         return Hyperparameters(
             critic_iterations=self.critic_iterations,
             fit_steps=self.fit_steps if self.fit_steps is not None else (1 if on_pixels else 20),

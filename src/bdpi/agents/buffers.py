@@ -242,6 +242,13 @@ class _Transitions(_Base):
             own |= {name: np.ones(shape, dtype=bool) for name in ("masks", "next_masks")}
         if loaded.keys() != own.keys() or position.shape != (2,):
             raise ValueError(f"{where} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
+        saved_shape = loaded["actions"].shape
+        if len(saved_shape) == 3 and saved_shape[1] != self.n_envs:
+            raise ValueError(
+                f"{where} does not fit: its replay memory was saved with {saved_shape[1]} environments, and this agent "
+                f"has {self.n_envs}. Give it make_vec_env(..., n_envs={saved_shape[1]}); or go on without that memory: "
+                "load the agent without env and save it again, without include_buffer."
+            )
         pos, full = (int(value) for value in position)
         if not 0 <= pos < self.buffer_size + (not full):
             raise ValueError(

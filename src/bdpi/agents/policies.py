@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
     CombinedExtractor,
@@ -87,6 +88,8 @@ class BDPIPolicy(BasePolicy):
     """
 
     default_net_arch: tuple[int, ...] = (32,)
+    #: pictures, alone or among other observations, go through convolutions
+    sees_pictures = False
 
     def __init__(
         self,
@@ -186,6 +189,7 @@ class CnnPolicy(BDPIPolicy):
     """Images: the DeepMind convolutions and one hidden layer of 256 units."""
 
     default_net_arch = ()
+    sees_pictures = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if kwargs.setdefault("features_extractor_class", NatureCNN) is NatureCNN:
@@ -200,3 +204,5 @@ class MultiInputPolicy(BDPIPolicy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("features_extractor_class", CombinedExtractor)
         super().__init__(*args, **kwargs)
+        parts = self.observation_space.spaces.values() if isinstance(self.observation_space, spaces.Dict) else ()
+        self.sees_pictures = any(is_image_space(part) for part in parts)

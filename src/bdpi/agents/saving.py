@@ -241,6 +241,7 @@ class SavingAlgorithm(SteppingAlgorithm):
             name: custom_objects[name] if name in custom_objects else decode(value, arrays)
             for name, value in document["attributes"].items()
         }
+        data.setdefault("_one_step_on_dicts", False)
         _check_sizes(data, arrays)
         changes = {_ATTRIBUTES.get(name, name): value for name, value in changes.items()}
         data |= changes
