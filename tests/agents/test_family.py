@@ -673,7 +673,44 @@ def test_mistakes_of_a_rule_are_named(rule, message):
         make(Agent, Maze()).learn(30)
 
 
-@pytest.mark.parametrize("net_arch", [[-8], {"pi": [8]}, 32, ["a"]])
+@pytest.mark.parametrize("net_arch", [[np.int64(4)], {"pi": (np.int32(4),), "qf": [np.int64(5)]}])
+@pytest.mark.parametrize("learner", ["native", "torch"])
+def test_sizes_of_networks_may_be_numbers_of_numpy(net_arch, learner, tmp_path):
+    agent = make(BDPI, policy_kwargs={"net_arch": net_arch}, learner=learner).learn(20)
+    agent.save(tmp_path / "agent")
+    assert BDPI.load(tmp_path / "agent").policy.actor_arch == [4]
+
+
+@pytest.mark.parametrize("name", ["learner", "precision"])
+def test_learners_and_precisions_that_there_are_not_are_named(agent_class, name):
+    with pytest.raises(ValueError, match=f"{name} must be .* got 'nonsense'"):
+        make(agent_class, **{name: "nonsense"})
+
+
+def test_tables_say_what_has_no_effect_on_them():
+    with pytest.warns(RuntimeWarning, match=r"no effect: learner='native', precision='bfloat16', net_arch=\[3\]"):
+        make(TabularBDPI, learner="native", precision="bfloat16", policy_kwargs={"net_arch": [3]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        make(TabularBDPI)
+    with pytest.raises(ValueError, match=r"use BDPI \(--agent bdpi\)"):
+        make(TabularBDPI, Walk())
+
+
+@pytest.mark.parametrize("wrong", [ABCDQN, BootstrappedDQN])
+def test_a_state_of_other_observations_is_refused(wrong):
+    agent = make(wrong)
+    state = agent.predict(np.arange(2, 5))[1]
+    for observations in (np.arange(2, 4), np.arange(2, 8), 3):
+        with pytest.raises(ValueError, match="which critic each observation follows, and has 3 for"):
+            agent.predict(observations, state)
+    single = agent.predict(3)[1]
+    with pytest.raises(ValueError, match="and has 1 for 3 of them"):
+        agent.predict(np.arange(2, 5), single)
+    agent.predict(4, single)
+
+
+@pytest.mark.parametrize("net_arch", [[-8], {"pi": [8]}, 32, ["a"], [True], [8.0]])
 def test_senseless_networks_are_named(net_arch):
     with pytest.raises(ValueError, match="net_arch must be a list"):
         make(BDPI, policy_kwargs={"net_arch": net_arch})

@@ -27,14 +27,14 @@ from stable_baselines3.common.utils import FloatSchedule
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
 from bdpi.agents.journal import Journal
-from bdpi.agents.learners import AgentLearner, LearnerChoice, network_learner
+from bdpi.agents.learners import AgentLearner, LearnerChoice, check_choice, network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.agents.saving import SavingAlgorithm
 from bdpi.learner import Hyperparameters, native
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 from bdpi.learner.rules import ActorRule, check_rule
-from bdpi.learner.torch import Precision
+from bdpi.learner.torch import Precision, dtype_of
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
 
@@ -205,6 +205,8 @@ class EnsembleAlgorithm(SavingAlgorithm):
             checks.check_integer("fit_steps", self.fit_steps, 1)
         checks.check_number("critic_step_size", self.critic_step_size, 0, 1)
         checks.check_integer("gradient_steps", self.gradient_steps, -1)
+        check_choice(self.learner_choice)
+        dtype_of(self.precision)
         if self.n_threads is not None:
             checks.check_integer("n_threads", self.n_threads, 1)
         checks.check_number("autosave_minutes", self.autosave_minutes, 0)

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -200,6 +200,12 @@ def _follow(policy: BDPIPolicy, learner: AgentLearner) -> AgentLearner:
     return learner
 
 
+def check_choice(choice: LearnerChoice) -> None:
+    """:raises ValueError: for a learner that there is not"""
+    if choice not in get_args(LearnerChoice):
+        raise ValueError(f'learner must be "auto", "native", "torch" or "fused", got {choice!r}')
+
+
 def _choose(
     policy: BDPIPolicy,
     rule: ActorRule | None,
@@ -209,8 +215,7 @@ def _choose(
     prior_scale: float,
 ) -> Literal["native", "torch", "fused"]:
     """The native learner wherever it can do the work; it is the fastest for small networks."""
-    if choice not in ("auto", "native", "torch", "fused"):
-        raise ValueError(f'learner must be "auto", "native", "torch" or "fused", got {choice!r}')
+    check_choice(choice)
     inputs = policy.native_inputs()
     sizes = [] if inputs is None else [inputs.size, *policy.critic_arch, policy.n_actions]
     actor_sizes = sizes if policy.actor is None or inputs is None else [inputs.size, *policy.actor_arch, sizes[-1]]
