@@ -1,5 +1,8 @@
 """What every agent promises, whatever its rule: one suite for all of them."""
 
+import re
+import warnings
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import bdpi
 from bdpi.agents import ABCDQN, AGENTS, BDPI, ActorMimic, BootstrappedDQN, EnsembleAlgorithm, TabularBDPI
+from bdpi.learner.rules import Imitation
 from small import QUICK, Walk, fingerprint
 
 STATES = spaces.Discrete(6, start=2)
@@ -234,6 +238,85 @@ def test_masks_belong_to_their_states(agent_class):
         np.testing.assert_array_equal(masks[alive], expected[alive])
 
 
+class Sometimes(Walk):
+    """Only action 0 is allowed in the first 30 steps, and everything later; which it may say, or leave out.
+
+    :param says_so: there is a mask that allows everything
+    """
+
+    def __init__(self, says_so: bool):
+        super().__init__(STATES)
+        self.says_so, self.steps = says_so, 0
+
+    def _info(self) -> dict:
+        if self.steps < 30:
+            return {"action_mask": np.array([1, 0])}
+        return {"action_mask": np.array([1, 1])} if self.says_so else {}
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], self._info()
+
+    def step(self, action):
+        self.steps += 1
+        return *super().step(action)[:4], self._info()
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_a_step_without_a_mask_allows_everything_also_where_a_masked_one_was(agent_class, n_envs):
+    """The memory of 48 transitions is overwritten several times."""
+    silent, explicit = (
+        make(agent_class, make_vec_env(lambda: Sometimes(says_so), n_envs=n_envs, seed=0), buffer_size=48).learn(240)  # noqa: B023
+        for says_so in (False, True)
+    )
+    data = silent.replay_buffer.transitions()
+    assert data.masks.all()
+    assert data.next_masks.all()
+    assert fingerprint(silent) == fingerprint(explicit)
+
+
+class Lone(Walk):
+    """Gives masks at reset, or at steps."""
+
+    def __init__(self, at_reset: bool, at_step: bool, length: int = 7):
+        super().__init__(STATES, length)
+        self.infos = [{"action_mask": np.array([1, 0])} if given else {} for given in (at_reset, at_step)]
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], self.infos[0]
+
+    def step(self, action):
+        return *super().step(action)[:4], dict(self.infos[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((True, False), r"environment 0 gave .* at reset, and none at the step after it.* at reset and at every step"),
+        ((False, True), "environment 0 gave .* at a step, and none at the reset before it"),
+        ((True, False, 1), None),  # after the last step, there is nothing to choose any more
+        ((False, True, 1), "at a step, and none at the reset"),
+        ((True, True), None),
+        ((False, False), None),
+    ],
+)
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_masks_at_resets_or_at_steps_only_are_warned_of_once(given, message, n_envs):
+    agent = make(BDPI, make_vec_env(lambda: Lone(*given), n_envs=n_envs))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        agent.learn(30)
+        agent.learn(30)
+    found = [str(each.message) for each in caught if "action_mask" in str(each.message)]
+    assert len(found) == (message is not None)
+    assert message is None or re.search(message, found[0])
+
+
+def test_masks_may_end_in_the_middle_of_an_episode():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        make(BDPI, Sometimes(says_so=False)).learn(60)
+
+
 class Costly(gym.Env):
     """Action 0 is never allowed; 1 costs 2, 2 costs 1: what was never tried looks best, and must not be chosen."""
 
@@ -264,6 +347,42 @@ def test_predictions_and_evaluations_keep_to_masks(agent_class):
     assert -20 <= drawn[0] <= -10
     with pytest.warns(RuntimeWarning, match="predicts without"):
         agent.predict(np.arange(3))
+
+
+class Turns(gym.Env):
+    """Action 0 is allowed in the first step of an episode, action 1 in the second and last one; others cost 100."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+
+    def _info(self) -> dict:
+        return {"action_mask": np.eye(2, dtype=int)[self.time % 2]}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return 0, self._info()
+
+    def step(self, action):
+        reward = 1.0 if action == self.time else -100.0
+        self.time += 1
+        over = self.time == 2
+        return self.time % 2, reward, over, False, {"action_mask": np.array([0, 1])} if over else self._info()
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_evaluations_begin_an_episode_with_the_mask_of_its_reset(n_envs, deterministic):
+    """After the last step, the environment reports another mask than at the reset that follows."""
+    environments = make_vec_env(Turns, n_envs=n_envs)
+    returns = bdpi.evaluate_policy(make(BDPI, Turns()), environments, 6, deterministic, return_episode_rewards=True)
+    assert returns == ([2.0] * 6, [2] * 6)
+
+
+@pytest.mark.parametrize("n_episodes", [0, -1, 2.5])
+def test_evaluations_need_an_episode(n_episodes):
+    with pytest.raises(ValueError, match=rf"n_eval_episodes must be a whole number at least 1, got {n_episodes}"):
+        bdpi.evaluate_policy(make(BDPI, Turns()), Turns(), n_episodes)
 
 
 @pytest.mark.parametrize(
@@ -439,8 +558,101 @@ class Dividing(Cautious):
     """Forgets that actions that are not allowed have a Q-value of minus infinity."""
 
     def targets(self, policy, q_values):
-        weighted = policy * (q_values + 1)
+        weighted = policy * (q_values - q_values.amin(dim=1, keepdim=True))
         return weighted / weighted.sum(dim=1, keepdim=True)
+
+
+class Raw(Cautious):
+    def targets(self, policy, q_values):
+        return q_values
+
+
+class Undefined(Cautious):
+    def targets(self, policy, q_values):
+        return policy * float("nan")
+
+
+class Late(Cautious):
+    """Right where policies and Q-values are small, which is all that can be tried before."""
+
+    def targets(self, policy, q_values):
+        return policy if len(policy) < 10 else policy * float("nan")
+
+
+def naming(counterpart):
+    return lambda: type("Naming", (Cautious,), {"native": counterpart})()
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Raw, r"Raw must give probabilities, .* add up to 1 in each row: got numbers from -\d"),
+        (Undefined, "Undefined must give probabilities, .* got numbers from nan"),
+        (naming(("nosuch", 1.0)), r"no actor rule 'nosuch', .* has 'conservative' and 'imitation'.* native = None"),
+        (
+            naming(("imitation", 0.0)),
+            r"names the C\+\+ rule \('imitation', 0.0\), which has other targets.* native = None",
+        ),
+        (naming(("conservative", 0.5)), r"names the C\+\+ rule \('conservative', 0.5\), which has other targets"),
+        *(
+            (
+                naming(counterpart),
+                rf"native of the actor rule Naming must be the name .* got {re.escape(repr(counterpart))}",
+            )
+            for counterpart in (
+                "conservative",
+                ("conservative",),
+                ("conservative", "x"),
+                (1, "x"),
+                5,
+                ("imitation", np.nan),
+            )
+        ),
+    ],
+)
+def test_mistakes_of_a_rule_are_named_before_anything_is_learned(rule, message):
+    class Agent(EnsembleAlgorithm):
+        def actor_rule(self):
+            return rule()
+
+    with pytest.raises(ValueError, match=message):
+        make(Agent, Maze())
+
+
+def test_a_rule_may_name_a_counterpart_that_says_the_same():
+    class Half(Cautious):
+        native = ("conservative", 0.5)
+
+        def targets(self, policy, q_values):
+            return 0.5 * policy + 0.5 * torch.nn.functional.one_hot(q_values.argmax(dim=1), policy.shape[1])
+
+    class Agent(EnsembleAlgorithm):
+        def actor_rule(self):
+            return Half()
+
+    assert make(Agent, Maze()).learn(30).learner_name == "native"
+
+
+def test_what_is_wrong_without_masks_is_not_blamed_on_masks():
+    class Agent(EnsembleAlgorithm):
+        def actor_rule(self):
+            return Late()
+
+    with pytest.raises(ValueError, match=r"gives targets that are no probabilities\.$"):
+        make(Agent).learn(30)
+
+
+@pytest.mark.parametrize("learner", ["native", "torch"])
+def test_the_lowest_temperature_is_as_good_as_none_and_lower_ones_are_refused(learner):
+    make(ActorMimic, temperature=1e-30, learner=learner).learn(40)
+    with pytest.raises(ValueError, match=r"temperature must be 0, .* or at least 1e-30, got 1e-45"):
+        make(ActorMimic, temperature=1e-45, learner=learner)
+
+
+def test_low_temperatures_give_finite_targets_of_large_q_values():
+    q = torch.tensor([[1e9, -1e9, float("-inf")], [-1e30, 1e30, 0.0]])
+    targets = Imitation(1e-30).targets(torch.full((2, 3), 1 / 3), q)
+    assert targets.tolist() == [[1, 0, 0], [0, 1, 0]]
 
 
 @pytest.mark.parametrize(
@@ -449,7 +661,7 @@ class Dividing(Cautious):
         (Odd, "loss of the actor rule Odd must be one of"),
         (Incomplete, "Incomplete has no loss and no native"),
         (Narrow, r"must give a tensor of shape \(n, n_actions\), \(2, 4\) here: got a tensor of shape \(2, 1\)"),
-        (Dividing, "actor's loss is nan at step 16"),
+        (Dividing, "actor's loss is nan at step 16.* not allowed are minus infinity"),
     ],
 )
 def test_mistakes_of_a_rule_are_named(rule, message):
@@ -461,7 +673,44 @@ def test_mistakes_of_a_rule_are_named(rule, message):
         make(Agent, Maze()).learn(30)
 
 
-@pytest.mark.parametrize("net_arch", [[-8], {"pi": [8]}, 32, ["a"]])
+@pytest.mark.parametrize("net_arch", [[np.int64(4)], {"pi": (np.int32(4),), "qf": [np.int64(5)]}])
+@pytest.mark.parametrize("learner", ["native", "torch"])
+def test_sizes_of_networks_may_be_numbers_of_numpy(net_arch, learner, tmp_path):
+    agent = make(BDPI, policy_kwargs={"net_arch": net_arch}, learner=learner).learn(20)
+    agent.save(tmp_path / "agent")
+    assert BDPI.load(tmp_path / "agent").policy.actor_arch == [4]
+
+
+@pytest.mark.parametrize("name", ["learner", "precision"])
+def test_learners_and_precisions_that_there_are_not_are_named(agent_class, name):
+    with pytest.raises(ValueError, match=f"{name} must be .* got 'nonsense'"):
+        make(agent_class, **{name: "nonsense"})
+
+
+def test_tables_say_what_has_no_effect_on_them():
+    with pytest.warns(RuntimeWarning, match=r"no effect: learner='native', precision='bfloat16', net_arch=\[3\]"):
+        make(TabularBDPI, learner="native", precision="bfloat16", policy_kwargs={"net_arch": [3]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        make(TabularBDPI)
+    with pytest.raises(ValueError, match=r"use BDPI \(--agent bdpi\)"):
+        make(TabularBDPI, Walk())
+
+
+@pytest.mark.parametrize("wrong", [ABCDQN, BootstrappedDQN])
+def test_a_state_of_other_observations_is_refused(wrong):
+    agent = make(wrong)
+    state = agent.predict(np.arange(2, 5))[1]
+    for observations in (np.arange(2, 4), np.arange(2, 8), 3):
+        with pytest.raises(ValueError, match="which critic each observation follows, and has 3 for"):
+            agent.predict(observations, state)
+    single = agent.predict(3)[1]
+    with pytest.raises(ValueError, match="and has 1 for 3 of them"):
+        agent.predict(np.arange(2, 5), single)
+    agent.predict(4, single)
+
+
+@pytest.mark.parametrize("net_arch", [[-8], {"pi": [8]}, 32, ["a"], [True], [8.0]])
 def test_senseless_networks_are_named(net_arch):
     with pytest.raises(ValueError, match="net_arch must be a list"):
         make(BDPI, policy_kwargs={"net_arch": net_arch})

@@ -29,6 +29,7 @@ from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, TabularBDPI
 from bdpi.agents.files import replace_file
 from bdpi.agents.plain import decode, encode
 from bdpi.agents.policies import MlpPolicy
+from bdpi.envs import ControlLoop
 
 SMALL: dict[str, Any] = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 2, "seed": 0}
 FUZZ = int(os.environ.get("BDPI_FUZZ", "2000"))
@@ -550,3 +551,41 @@ def test_damaged_files_are_refused_or_read(tmp_path):
         except BaseException as error:
             raise AssertionError(f"file {number}: {type(error).__name__}: {error}") from error
     assert refused > FUZZ // 2
+
+
+def test_a_memory_of_other_environments_is_named_and_the_remedies_work(tmp_path):
+    agent = make(BDPI, DummyVecEnv([Walk] * 2)).learn(40)
+    agent.save(tmp_path / "agent", include_buffer=True)
+    agent.save_replay_buffer(tmp_path / "memory")
+    message = r"saved with 2 environments, and this agent has 1\. Give it make_vec_env\(\.\.\., n_envs=2\)"
+    with pytest.raises(ValueError, match=message):
+        BDPI.load(tmp_path / "agent", env=Walk())
+    with pytest.raises(ValueError, match=message):
+        make(BDPI, Walk()).load_replay_buffer(tmp_path / "memory")
+    assert len(BDPI.load(tmp_path / "agent", env=DummyVecEnv([Walk] * 2)).replay_buffer) == 40
+    BDPI.load(tmp_path / "agent").save(tmp_path / "without")
+    BDPI.load(tmp_path / "without", env=Walk()).learn(20)
+
+
+@pytest.mark.parametrize("policy", ["MultiInputPolicy", "MlpPolicy"])
+def test_agents_of_before_keep_their_steps_per_fit(policy, tmp_path):
+    """One step per fit is the default with pictures in a Dict, too; it was 20 in files that do not mention it."""
+    picture, number = spaces.Box(0, 255, (36, 36, 3), np.uint8), spaces.Box(-1, 1, (2,), np.float32)
+    space = spaces.Dict(camera=picture, speed=number) if policy == "MultiInputPolicy" else number
+    agent = BDPI(policy, ControlLoop(space, spaces.Discrete(2)), n_critics=1)
+    expected = 1 if policy == "MultiInputPolicy" else 20
+    assert agent.hyperparameters().fit_steps == expected
+    agent.save(tmp_path / "new")
+    assert BDPI.load(tmp_path / "new").hyperparameters().fit_steps == expected
+    agent.save(tmp_path / "old", exclude=["_one_step_on_dicts"])
+    old = BDPI.load(tmp_path / "old", env=ControlLoop(space, spaces.Discrete(2)))
+    assert old.hyperparameters().fit_steps == 20
+    old.save(tmp_path / "again")
+    assert BDPI.load(tmp_path / "again").hyperparameters().fit_steps == 20
+
+
+def test_a_dict_without_pictures_is_fitted_in_20_steps():
+    space = spaces.Dict(room=spaces.Discrete(3), speed=spaces.Box(-1, 1, (2,), np.float32))
+    assert (
+        BDPI("MultiInputPolicy", ControlLoop(space, spaces.Discrete(2)), n_critics=1).hyperparameters().fit_steps == 20
+    )

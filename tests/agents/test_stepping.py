@@ -179,6 +179,21 @@ def test_masks():
         agent.act(seen, mask=[0, 0, 0])
 
 
+def test_a_step_without_masks_allows_everything_also_where_a_masked_one_was():
+    agent = BDPI(
+        "MlpPolicy", ControlLoop(BOX, spaces.Discrete(2)), seed=0, **{**SMALL, "buffer_size": 8, "batch_size": 8}
+    )
+    seen = np.zeros(4, np.float32)
+    for _ in range(8):
+        agent.observe(seen, agent.act(seen, mask=[1, 0]), 0, seen, False, False, next_mask=[1, 0])
+    for _ in range(8):
+        assert not agent.replay_buffer.transitions().masks.all()
+        agent.observe(seen, agent.act(seen), 0, seen, False, False)
+    held = agent.replay_buffer.transitions()
+    assert held.masks.all()
+    assert held.next_masks.all()
+
+
 GOOD: dict[str, Any] = {
     "observation": np.zeros(4, np.float32),
     "executed_action": 0,

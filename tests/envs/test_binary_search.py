@@ -101,6 +101,16 @@ def test_the_widest_bounds_do_not_overflow() -> None:
 # The observations
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int8, np.uint8])
+def test_all_whole_numbers_of_a_type_may_be_bounds(dtype: type) -> None:
+    bounds = np.iinfo(dtype)
+    actions = reached(*search(bounds.min, bounds.max, 2, shape=(1,), dtype=dtype), n_decisions=2)
+    numbers = [int(action[0]) for action in actions]
+    assert numbers[0] == bounds.min
+    assert numbers[-1] == bounds.max
+    assert numbers == sorted(set(numbers))
+
+
 def test_the_observation_carries_the_action_built_so_far_and_the_step_size() -> None:
     env, _ = search(np.array([-1.0, 0.0]), np.array([1.0, 30.0]), bits=2, dtype=np.float64)
     observation, info = env.reset()
@@ -298,6 +308,57 @@ def test_the_remedy_for_unbounded_actions_works() -> None:
 def test_observations_that_should_not_be_flattened_are_refused(space: spaces.Space[Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         BinaryActionSearch(Recorder(spaces.Box(-1, 1, (1,)), space))
+
+
+class Failing(Recorder):
+    failures = 1
+
+    def step(self, action: Any) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise OSError("the robot is offline")
+        return super().step(action)
+
+
+def test_a_decision_that_could_not_be_carried_out_may_be_made_again() -> None:
+    recorder = Failing(spaces.Box(-1, 1, (1,)))
+    env = BinaryActionSearch(recorder, bits=2)
+    env.reset()
+    before = env.step(1)[0]
+    with pytest.raises(OSError, match="offline"):
+        env.step(0)
+    observation, reward, *_ = env.step(1)
+    assert recorder.actions[0].tolist() == [1.0]
+    assert reward == 1
+    assert observation[-2:].tolist() == [0.0, 1.0]
+    assert before[-1] == 0.0
+
+
+def test_observations_beyond_float32_are_named() -> None:
+    space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    recorder = Recorder(spaces.Box(-1, 1, (1,)), space)
+    recorder.observation_space.sample = lambda: np.array([0.0, 1e300])  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=r"holds 1e\+300, which is too large for float32.* scale them down"):
+        BinaryActionSearch(recorder).reset()
+
+
+@pytest.mark.parametrize(
+    ("space", "is_picture"),
+    [
+        (spaces.Box(0, 255, (8, 8), np.uint8), True),
+        (spaces.Dict(camera=spaces.Box(0, 255, (8, 8, 3), np.uint8), speed=spaces.Box(-1, 1, (1,))), True),
+        (spaces.Tuple([spaces.Box(0, 255, (8, 8), np.uint8)]), True),
+        (spaces.Box(0, 2, (8, 8), np.uint8), False),
+        (spaces.Box(0, 255, (8,), np.uint8), False),
+    ],
+)
+def test_pictures_of_any_kind_are_refused(space: spaces.Space[Any], is_picture: bool) -> None:
+    recorder = Recorder(spaces.Box(-1, 1, (1,)), space)
+    if is_picture:
+        with pytest.raises(ValueError, match="would destroy pictures"):
+            BinaryActionSearch(recorder)
+    else:
+        BinaryActionSearch(recorder).reset()
 
 
 def test_wrong_calls_are_explained() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -178,6 +177,20 @@ def test_a_supervisor_that_returns_no_action_is_named(wrong: Any) -> None:
         env.step(2)
 
 
+def test_a_supervisor_may_ask_for_the_environment() -> None:
+    recorder = Recorder()
+
+    def supervise(observation: Any, action: int, env: gym.Env[Any, Any]) -> int:
+        return len(env.unwrapped.actions)  # type: ignore[attr-defined]
+
+    assert executed(BackupPolicy(recorder, supervise), 3, 4) == [0, 1, 2, 3]
+
+
+def test_a_supervisor_may_be_a_compiled_function() -> None:
+    env = BackupPolicy(Recorder(), max)  # which does not say what its parameters are
+    assert env.override(2, 3) == 3
+
+
 def test_a_supervisor_must_be_a_function() -> None:
     with pytest.raises(ValueError, match="must be a function"):
         BackupPolicy(Recorder(), 3)  # type: ignore[arg-type]
@@ -190,23 +203,52 @@ def test_stable_baselines3_finds_nothing_to_complain_about() -> None:
     check_env(BackupPolicy(OffPolicyNoise(gym.make("Table-v0"), 0.1), table_backup), warn=True)
 
 
-def test_a_supervised_robot_that_acts_at_random_never_falls_and_sometimes_docks() -> None:
-    """Without the supervisor, it falls in most of these episodes."""
-    env = BackupPolicy(gym.make("TableLong-v0"), table_backup)
+def last_rewards(env: gym.Env[Any, Any], n_episodes: int) -> tuple[list[float], int]:
+    """Of a robot that acts at random, mostly forward, or it would take long to come to an edge; and how many of its
+    actions were overridden."""
     generator = np.random.default_rng(0)
     rewards, n_overridden = [], 0
-    for _ in range(50):
+    for _ in range(n_episodes):
         env.reset()
         over = False
         while not over:
-            # Mostly forward, or it would take long to come to an edge.
             action = int(generator.choice([FORWARD, TURN_LEFT, TURN_RIGHT], p=[0.8, 0.1, 0.1]))
             _, reward, terminated, truncated, info = env.step(action)
             n_overridden += info["overridden"]
             over = terminated or truncated
-        rewards.append(reward)
+        rewards.append(float(reward))
+    return rewards, n_overridden
+
+
+def test_a_supervised_robot_that_acts_at_random_never_falls_and_sometimes_docks() -> None:
+    """Without the supervisor, it falls in most of these episodes."""
+    rewards, n_overridden = last_rewards(BackupPolicy(gym.make("TableLong-v0"), table_backup), 50)
     assert set(rewards) == {0.0, 100.0}
     assert n_overridden > 1000
+
+
+@pytest.mark.parametrize("speed", [None, 0.001, 0.02, 0.05, 0.3])
+def test_the_robot_of_tablesafe_never_falls_however_quick_it_is(speed: float | None) -> None:
+    arguments: dict[str, Any] = {} if speed is None else {"speed": speed}
+    rewards, n_overridden = last_rewards(gym.make("TableSafe-v0", **arguments), 8)
+    assert min(rewards) == 0
+    assert n_overridden > (0 if speed == 0.001 else 100)
+
+
+@pytest.mark.parametrize("speed", [0.02, 0.05])
+def test_the_supervisor_takes_the_speed_from_the_table(speed: float) -> None:
+    rewards, _ = last_rewards(BackupPolicy(gym.make("TableLong-v0", speed=speed), table_backup), 8)
+    assert min(rewards) == 0
+
+
+def test_tablesafe_is_a_table_of_2000_steps() -> None:
+    env = gym.make("TableSafe-v0", start=(0.2, 0.3, 0.0))
+    assert env.reset()[0].tolist() == pytest.approx([0.2, 0.3, 0.0])
+    for step in range(1, 2001):
+        _, reward, terminated, truncated, _ = env.step(TURN_LEFT)
+        assert not terminated
+        assert truncated == (step == 2000)
+        assert reward == 0
 
 
 @pytest.mark.parametrize("heading", np.linspace(-math.pi, math.pi, 9))
@@ -246,7 +288,7 @@ def test_a_supervised_robot_learns_to_dock_beside_the_edge() -> None:
         position_tolerance=0.08,
         heading_tolerance=0.6,
     )
-    env = BackupPolicy(table, functools.partial(table_backup, speed=0.02))
+    env = BackupPolicy(table, table_backup)
     agent = BDPI("MlpPolicy", env, n_critics=8, critic_iterations=2, learning_rate=3e-4, seed=0)
     agent.learn(2000)
     assert agent.ep_info_buffer is not None

@@ -55,6 +55,11 @@ class ABCDQN(EnsembleAlgorithm):
         n = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
         masks = self._masks_for_prediction(action_masks, observation)
         followed = np.full(n, -1) if state is None else np.array(state[0])
+        if followed.shape != (n,):
+            raise ValueError(
+                f"state says which critic each observation follows, and has {followed.size} for {n} of them: give the "
+                "state that predict returned for as many observations, or None"
+            )
         new = followed < 0 if episode_start is None else (followed < 0) | np.asarray(episode_start, bool)
         followed[new] = self.policy.generator.integers(0, self.n_critics, int(new.sum()))
         q = self.agent_learner.q_values(shift_to_zero(to_arrays(tensors), self.observation_space))

@@ -11,6 +11,8 @@ from bdpi.agents.base import EnsembleAlgorithm
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.learner.rules import Imitation
 
+_LOWEST_TEMPERATURE = 1e-30
+
 
 class ActorMimic(EnsembleAlgorithm):
     """BDPI's critics, and an actor that minimises the cross-entropy to their policies (Parisotto et al., 2016).
@@ -18,7 +20,8 @@ class ActorMimic(EnsembleAlgorithm):
     :param policy: see :class:`~bdpi.agents.base.EnsembleAlgorithm`, as for all that is not listed here
     :param env: the environment to learn from
     :param learning_rate: Adam's learning rate of the critics
-    :param temperature: 0 imitates the critics' greedy policies, as the paper does; more, their Softmax policies
+    :param temperature: 0 imitates the critics' greedy policies, as the paper does; more (at least 1e-30), their Softmax
+        policies
     :param actor_learning_rate: Adam's learning rate of the actor; ``learning_rate`` if None
     """
 
@@ -39,6 +42,11 @@ class ActorMimic(EnsembleAlgorithm):
     def _check_hyperparameters(self) -> None:
         super()._check_hyperparameters()
         checks.check_number("temperature", self.temperature, 0, low_included=True)
+        if 0 < self.temperature < _LOWEST_TEMPERATURE:
+            raise ValueError(
+                f"temperature must be 0, for greedy policies, or at least {_LOWEST_TEMPERATURE:g}, got "
+                f"{self.temperature!r}: single precision cannot divide by it"
+            )
 
     def actor_rule(self) -> Imitation:
         """The critic's own policy."""

@@ -27,14 +27,14 @@ from stable_baselines3.common.utils import FloatSchedule
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
 from bdpi.agents.journal import Journal
-from bdpi.agents.learners import AgentLearner, LearnerChoice, network_learner
+from bdpi.agents.learners import AgentLearner, LearnerChoice, check_choice, network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.agents.saving import SavingAlgorithm
 from bdpi.learner import Hyperparameters, native
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 from bdpi.learner.rules import ActorRule, check_rule
-from bdpi.learner.torch import Precision
+from bdpi.learner.torch import Precision, dtype_of
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
 
@@ -58,7 +58,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
     :param n_critics: N_c. More critics make learning smoother and exploration more careful, and cost time.
     :param critics_per_step: how many of the critics an epoch trains, picked at random; all if None
     :param critic_iterations: N_t, training iterations per critic and epoch. More extract more from a batch.
-    :param fit_steps: Adam steps per fit of a network; 20 if None (1 for "CnnPolicy")
+    :param fit_steps: Adam steps per fit of a network; 20 if None (1 where there are pictures)
     :param critic_step_size: alpha, how far Q-values move towards their new estimate in one iteration. Lower values
         average over more transitions, which noisy rewards may need.
     :param policy_kwargs: arguments of the policy, for instance ``dict(net_arch=[256])``
@@ -154,6 +154,8 @@ class EnsembleAlgorithm(SavingAlgorithm):
         self.critics_per_step = critics_per_step
         self.critic_iterations = critic_iterations
         self.fit_steps = fit_steps
+        #: ``fit_steps`` is 1 by default with pictures in a Dict, too; agents that were saved without this have 20
+        self._one_step_on_dicts = True
         self.critic_step_size = critic_step_size
         self.learner_choice: LearnerChoice = learner
         self.precision: Precision = precision
@@ -203,6 +205,8 @@ class EnsembleAlgorithm(SavingAlgorithm):
             checks.check_integer("fit_steps", self.fit_steps, 1)
         checks.check_number("critic_step_size", self.critic_step_size, 0, 1)
         checks.check_integer("gradient_steps", self.gradient_steps, -1)
+        check_choice(self.learner_choice)
+        dtype_of(self.precision)
         if self.n_threads is not None:
             checks.check_integer("n_threads", self.n_threads, 1)
         checks.check_number("autosave_minutes", self.autosave_minutes, 0)
@@ -285,7 +289,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         learning_rate, actor_learning_rate = self.lr_schedule(progress), self._actor_lr_schedule(progress)
         checks.check_number("learning_rate (by its schedule)", learning_rate, 0, low_included=True)
         checks.check_number("actor_learning_rate (by its schedule)", actor_learning_rate, 0, low_included=True)
-        on_pixels = isinstance(self.policy, CnnPolicy)
+        on_pixels = isinstance(self.policy, CnnPolicy) or (self.policy.sees_pictures and self._one_step_on_dicts)
         return Hyperparameters(
             critic_iterations=self.critic_iterations,
             fit_steps=self.fit_steps if self.fit_steps is not None else (1 if on_pixels else 20),
@@ -335,10 +339,11 @@ class EnsembleAlgorithm(SavingAlgorithm):
                 "on from an earlier agent; the experience is kept."
             )
         if self.agent_learner.has_actor and not np.isfinite(metrics.actor_loss):
+            hint = " Q-values of actions that are not allowed are minus infinity, and 0 times that is not a number."
             raise ValueError(
                 f"the actor's loss is {metrics.actor_loss} at step {self.num_timesteps}: the rule "
-                f"{hyperparameters.actor_rule} gives targets that are no probabilities. Q-values of actions that are "
-                "not allowed are minus infinity, and 0 times that is not a number."
+                f"{hyperparameters.actor_rule} gives targets that are no probabilities."
+                f"{'' if transitions.masks is None else hint}"
             )
         self._n_updates += 1
         self.logger.record("train/critic_loss", metrics.critic_loss)

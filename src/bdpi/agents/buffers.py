@@ -43,7 +43,7 @@ class _Transitions(_Base):
 
     ``discounts`` holds gamma (or what ``info["discount"]`` says of a step), and 0 where the episode terminated; a
     truncated episode keeps gamma. Discrete observations and actions are stored counted from 0, whatever the ``start``
-    of their space. ``masks`` and ``next_masks`` exist from the first action mask on.
+    of their space. ``masks`` and ``next_masks`` exist from the first action mask on; a step without one allows all.
 
     :param gamma: discount factor of ordinary transitions
     """
@@ -60,7 +60,9 @@ class _Transitions(_Base):
         self._added, self._contents = 0, object()
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
-        """Store one transition of each environment."""
+        """Store one transition of each environment; all actions are allowed, unless :meth:`mask_last` says more."""
+        if self.masks is not None and self.next_masks is not None:
+            self.masks[self.pos] = self.next_masks[self.pos] = True
         truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
         discounts = np.array([info.get("discount", self.gamma) for info in infos])
         self.discounts[self.pos] = discounts * (1 - np.asarray(done) * (1 - truncated))
@@ -85,7 +87,7 @@ class _Transitions(_Base):
             np.array([step.terminated or step.truncated for step in steps]),
             infos,
         )
-        if self.masks is not None or any(step.mask is not None or step.next_mask is not None for step in steps):
+        if any(step.mask is not None or step.next_mask is not None for step in steps):
             assert isinstance(self.action_space, spaces.Discrete)
             everything = np.ones(int(self.action_space.n), dtype=bool)
             pairs = [(step.mask, step.next_mask) for step in steps]
@@ -240,6 +242,13 @@ class _Transitions(_Base):
             own |= {name: np.ones(shape, dtype=bool) for name in ("masks", "next_masks")}
         if loaded.keys() != own.keys() or position.shape != (2,):
             raise ValueError(f"{where} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
+        saved_shape = loaded["actions"].shape
+        if len(saved_shape) == 3 and saved_shape[1] != self.n_envs:
+            raise ValueError(
+                f"{where} does not fit: its replay memory was saved with {saved_shape[1]} environments, and this agent "
+                f"has {self.n_envs}. Give it make_vec_env(..., n_envs={saved_shape[1]}); or go on without that memory: "
+                "load the agent without env and save it again, without include_buffer."
+            )
         pos, full = (int(value) for value in position)
         if not 0 <= pos < self.buffer_size + (not full):
             raise ValueError(

@@ -42,6 +42,9 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
     _journal_id = ""
     #: of the states that the environments are in, (n_envs, n_actions); None: all actions are allowed
     _action_masks: BoolArray | None = None
+    #: of environments that have made no step since they were reset: whether they gave a mask then
+    _masked_resets: dict[int, bool] | None = None
+    _warned_of_lone_masks = False
     #: steps and episodes that were collected since the agent learned last; not zero after a callback stopped training
     _collected: tuple[int, int] = (0, 0)
 
@@ -86,6 +89,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             except BaseException:
                 self._last_obs = None  # the environments may have gone on: the next learn() starts new episodes
                 raise
+            self._compare_masks(dones, infos)
+            self._note_resets(env, np.flatnonzero(dones))
             steps += 1
             episodes += int(np.sum(dones))
             self._collected = (steps, episodes)
@@ -115,6 +120,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
         if self.num_timesteps == 0 or not continues:  # the environments were reset
             infos = self.env.unwrapped.reset_infos
             self._action_masks = checks.masks_of(infos, self.action_space, self.num_timesteps)
+            self._masked_resets = {}
+            self._note_resets(self.env, range(self.n_envs))
             new = [index for index, info in enumerate(infos) if not info.get(CONTINUED)]
             self._episodes_ended(np.array(new, dtype=np.int64))
         try:
@@ -261,6 +268,27 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             return None
         everything = np.ones((self.n_envs, int(self.action_space.n)), bool)
         return (everything if before is None else before), (everything if after is None else after)
+
+    def _note_resets(self, env: VecEnv, environments: Iterable[int]) -> None:
+        if self._masked_resets is not None:
+            infos = env.unwrapped.reset_infos
+            self._masked_resets |= {int(index): "action_mask" in infos[index] for index in environments}
+
+    def _compare_masks(self, dones: Any, infos: list[dict[str, Any]]) -> None:
+        """Warn of an environment that gives masks at reset only, or at steps only."""
+        resets, self._masked_resets = self._masked_resets or {}, {}
+        for index, at_reset in resets.items():
+            at_step = "action_mask" in infos[index]
+            if self._warned_of_lone_masks or at_reset == at_step or (at_reset and dones[index]):
+                continue
+            self._warned_of_lone_masks = True
+            gave = ("at reset", "at the step after it") if at_reset else ("at a step", "at the reset before it")
+            warnings.warn(
+                f'environment {index} gave an info["action_mask"] {gave[0]}, and none {gave[1]}: without one, the '
+                "agent may choose any action. Give it at reset and at every step.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def check_step(self, new_obs: Any, rewards: Any, dones: Any, infos: list[dict[str, Any]]) -> None:
         """Refuse what cannot be learned from, before it is counted, normalised or stored."""

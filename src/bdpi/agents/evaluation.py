@@ -9,7 +9,7 @@ from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.type_aliases import GymEnv
 
 from bdpi.agents.base import EnsembleAlgorithm
-from bdpi.agents.checks import masks_of
+from bdpi.agents.checks import check_integer, masks_of
 
 
 def evaluate_policy(
@@ -19,14 +19,17 @@ def evaluate_policy(
     deterministic: bool = True,
     return_episode_rewards: bool = False,
 ) -> tuple[float, float] | tuple[list[float], list[int]]:
-    """As Stable-Baselines3's function of that name, which knows no action masks.
+    """Play episodes, and say what they returned: mean and standard deviation.
+
+    Stable-Baselines3's function of that name knows no action masks; of its arguments, this one has those listed here.
 
     :param model: an agent of this package
     :param env: an id, an environment or a ``VecEnv``
-    :param n_eval_episodes: how many
+    :param n_eval_episodes: how many, at least 1
     :param deterministic: the most probable actions instead of drawn ones
     :param return_episode_rewards: return each episode's return and length, not mean and standard deviation of returns
     """
+    check_integer("n_eval_episodes", n_eval_episodes, 1)
     environments = model._wrap_env(maybe_make_env(env, 0), verbose=0)
     observations: Any = environments.reset()
     infos = environments.unwrapped.reset_infos

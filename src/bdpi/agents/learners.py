@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.rules import ActorRule
+from bdpi.learner.rules.counterpart import check_counterpart
 from bdpi.learner.tabular import TabularLearner, allowed
 from bdpi.learner.torch import Precision, TorchLearner, dtype_of
 
@@ -133,6 +134,8 @@ def network_learner(
             f"precision={precision!r} is for networks that PyTorch trains, such as those of CnnPolicy; the {chosen} "
             'learner, which trains these, computes in float32 (learner="torch" would take it)'
         )
+    if rule is not None and chosen != "torch":
+        check_counterpart(rule, policy.n_actions)
     critics = [[flatten_parameters(policy.make_critic()) for _ in range(2)] for _ in range(n_critics)]
     priors = [flatten_parameters(policy.make_critic()) for _ in range(n_critics)] if prior_scale else None
     state = LearnerState.fresh(
@@ -197,6 +200,12 @@ def _follow(policy: BDPIPolicy, learner: AgentLearner) -> AgentLearner:
     return learner
 
 
+def check_choice(choice: LearnerChoice) -> None:
+    """:raises ValueError: for a learner that there is not"""
+    if choice not in get_args(LearnerChoice):
+        raise ValueError(f'learner must be "auto", "native", "torch" or "fused", got {choice!r}')
+
+
 def _choose(
     policy: BDPIPolicy,
     rule: ActorRule | None,
@@ -206,8 +215,7 @@ def _choose(
     prior_scale: float,
 ) -> Literal["native", "torch", "fused"]:
     """The native learner wherever it can do the work; it is the fastest for small networks."""
-    if choice not in ("auto", "native", "torch", "fused"):
-        raise ValueError(f'learner must be "auto", "native", "torch" or "fused", got {choice!r}')
+    check_choice(choice)
     inputs = policy.native_inputs()
     sizes = [] if inputs is None else [inputs.size, *policy.critic_arch, policy.n_actions]
     actor_sizes = sizes if policy.actor is None or inputs is None else [inputs.size, *policy.actor_arch, sizes[-1]]

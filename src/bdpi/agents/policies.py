@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
     CombinedExtractor,
@@ -51,13 +52,15 @@ def to_arrays(tensors: Any) -> Any:
 def _check_net_arch(net_arch: Any) -> None:
     parts = net_arch.values() if isinstance(net_arch, dict) else [net_arch]
     complete = not isinstance(net_arch, dict) or net_arch.keys() == {"pi", "qf"}
-    if not complete or not all(
-        isinstance(part, list | tuple) and all(isinstance(units, int) and units > 0 for units in part) for part in parts
-    ):
+    if not complete or not all(isinstance(part, list | tuple) and all(map(_is_size, part)) for part in parts):
         raise ValueError(
             "net_arch must be a list of numbers of hidden units, such as [64, 64], or one for the actor and one for "
             f"the critics, dict(pi=[64], qf=[256]); got {net_arch!r}"
         )
+
+
+def _is_size(units: Any) -> bool:
+    return isinstance(units, int | np.integer) and not isinstance(units, bool) and bool(units > 0)
 
 
 class Network(nn.Sequential):
@@ -87,6 +90,8 @@ class BDPIPolicy(BasePolicy):
     """
 
     default_net_arch: tuple[int, ...] = (32,)
+    #: pictures, alone or among other observations, go through convolutions
+    sees_pictures = False
 
     def __init__(
         self,
@@ -110,7 +115,7 @@ class BDPIPolicy(BasePolicy):
         self.activation_fn = activation_fn
         self.net_arch = list(self.default_net_arch) if net_arch is None else net_arch
         _check_net_arch(self.net_arch)
-        self.actor_arch, self.critic_arch = get_actor_critic_arch(self.net_arch)
+        self.actor_arch, self.critic_arch = (list(map(int, part)) for part in get_actor_critic_arch(self.net_arch))
         self.n_actions = int(action_space.n)
         self.actor: Network | None = self._make_network(self.actor_arch)
         #: from zero-based observations and masks to probabilities, where there is no actor
@@ -186,6 +191,7 @@ class CnnPolicy(BDPIPolicy):
     """Images: the DeepMind convolutions and one hidden layer of 256 units."""
 
     default_net_arch = ()
+    sees_pictures = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if kwargs.setdefault("features_extractor_class", NatureCNN) is NatureCNN:
@@ -200,3 +206,5 @@ class MultiInputPolicy(BDPIPolicy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("features_extractor_class", CombinedExtractor)
         super().__init__(*args, **kwargs)
+        parts = self.observation_space.spaces.values() if isinstance(self.observation_space, spaces.Dict) else ()
+        self.sees_pictures = any(is_image_space(part) for part in parts)

@@ -161,6 +161,7 @@ class SavingAlgorithm(SteppingAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
+        derived += ["_masked_resets", "_warned_of_lone_masks"]
         derived += ["acted_by", "_warned_of_masks", "_background", "_acted_mask", "_quick_actor"]
         derived += ["journal", "_journal", "autosave", "_saved_at", "lr_schedule", "start_time", "kept_normalizer"]
         return [*super()._excluded_save_params(), *derived, "kept_inputs", "_device_is_free"]
@@ -240,6 +241,7 @@ class SavingAlgorithm(SteppingAlgorithm):
             name: custom_objects[name] if name in custom_objects else decode(value, arrays)
             for name, value in document["attributes"].items()
         }
+        data.setdefault("_one_step_on_dicts", False)
         _check_sizes(data, arrays)
         changes = {_ATTRIBUTES.get(name, name): value for name, value in changes.items()}
         data |= changes

@@ -209,7 +209,7 @@ class SteppingAlgorithm(CollectingAlgorithm):
         before = self._acted_mask if mask is None else checks.check_masks(mask, 1, n_actions)
         if before is not None and next_mask is None and not is_over:
             raise ValueError("this agent acts with masks: give observe next_mask, the actions that are allowed now")
-        if before is None and next_mask is None and self.replay_buffer.masks is None:
+        if before is None and next_mask is None:
             return None
         everything = np.ones((1, n_actions), dtype=bool)
         after = everything if next_mask is None else checks.check_masks(next_mask, 1, n_actions)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from gymnasium import spaces
 
 from bdpi.agents.bdpi import BDPI
@@ -10,16 +12,27 @@ from bdpi.learner.rules import check_rule
 
 
 class TabularBDPI(BDPI):
-    """BDPI with tables instead of networks, for Discrete observations: exact, and quick.
+    """BDPI with tables instead of networks, for Discrete observations: exact, as no network has to be fitted.
 
-    The parameters are those of :class:`bdpi.BDPI`; those of networks and their fits have no effect.
+    Learning from a batch takes the same time however many states there are; memory is ``2 * n_critics + 1`` tables.
+    The parameters are those of :class:`bdpi.BDPI`; those of networks and their fits have no effect, and ``learner``,
+    ``precision`` and ``policy_kwargs`` are warned of.
     """
 
     def _check_hyperparameters(self) -> None:
         super()._check_hyperparameters()
         if not isinstance(self.observation_space, spaces.Discrete):
             raise ValueError(
-                f"tables need Discrete observations, but the observation space is {self.observation_space}; use BDPI"
+                f"tables need Discrete observations, but the observation space is {self.observation_space}; use BDPI "
+                "(--agent bdpi)"
+            )
+        given = {"learner": self.learner_choice, "precision": self.precision, **self.policy_kwargs}
+        idle = [f"{name}={value!r}" for name, value in given.items() if value not in ("auto", "float32")]
+        if idle:
+            warnings.warn(
+                f"TabularBDPI has tables and no networks, so that this has no effect: {', '.join(idle)}",
+                RuntimeWarning,
+                stacklevel=2,
             )
 
     def _make_learner(self) -> AgentLearner:

@@ -1,5 +1,7 @@
 """BDPI on tables: the paper's pseudocode for discrete states, exact, and the oracle of the tests.
 
+An epoch takes a time that grows with its batches, whatever the size of the tables.
+
 Where a network is *fitted* to a table of targets by gradient steps, a table simply takes the least-squares solution:
 the target of a state, or the mean of its targets if the batch holds it several times. A network with enough capacity
 and gradient steps therefore ends where this learner is after each update.
@@ -8,7 +10,7 @@ and gradient steps therefore ends where this learner is after each update.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -69,13 +71,23 @@ def actor_loss(rule: ActorRule, policy: FloatArray, targets: FloatArray) -> floa
     return float(np.mean((policy - targets) ** 2))
 
 
-def assign(table: FloatArray, states: IntArray, targets: FloatArray) -> None:
+class Groups(NamedTuple):
+    """Which rows of a batch have the same state."""
+
+    states: IntArray  #: each once
+    rows: IntArray  #: of each row, where its state is in ``states``
+    counts: IntArray  #: of each state, how many rows have it
+
+
+def group(states: IntArray) -> Groups:
+    """The rows of a batch by their states, in a time that grows with the batch, not with the number of states."""
+    return Groups(*np.unique(states, return_inverse=True, return_counts=True))
+
+
+def assign(table: FloatArray, groups: Groups, targets: FloatArray) -> None:
     """Set ``table[state]`` to the mean of the targets of each state in the batch: the least-squares fit."""
-    counts = np.bincount(states, minlength=len(table))
-    visited = counts > 0
     for action in range(table.shape[1]):
-        sums = np.bincount(states, weights=targets[:, action], minlength=len(table))
-        table[visited, action] = sums[visited] / counts[visited]
+        table[groups.states, action] = np.bincount(groups.rows, weights=targets[:, action]) / groups.counts
 
 
 def _rows(masks: BoolArray | None, batch: IntArray) -> BoolArray | None:
@@ -112,21 +124,29 @@ class TabularLearner:
         """See :meth:`bdpi.learner.interface.Learner.epoch`."""
         losses = []
         for critic, batch in zip(critics, batches, strict=True):
-            targets, critic_loss, mean_q = self._train_critic(critic, transitions, batch, hyperparameters)
             states = np.asarray(transitions.observations)[batch]
+            groups = group(states)
+            targets, critic_loss, mean_q = self._train_critic(
+                critic, transitions, batch, states, groups, hyperparameters
+            )
             rule, loss = hyperparameters.actor_rule, float("nan")
             if rule is not None:
                 policy = self.actor[states]
                 y = actor_targets(rule, policy, allowed(targets, _rows(transitions.masks, batch)))
                 loss = actor_loss(rule, policy, y)
-                assign(self.actor, states, y)
+                assign(self.actor, groups, y)
             losses.append((critic_loss, loss, mean_q))
         return EpochMetrics(*np.mean(losses, axis=0).tolist())
 
     def _train_critic(
-        self, critic: int, transitions: Transitions, batch: IntArray, hyperparameters: Hyperparameters
+        self,
+        critic: int,
+        transitions: Transitions,
+        batch: IntArray,
+        states: IntArray,
+        groups: Groups,
+        hyperparameters: Hyperparameters,
     ) -> tuple[FloatArray, float, float]:
-        states = np.asarray(transitions.observations)[batch]
         next_states = np.asarray(transitions.next_observations)[batch]
         for _ in range(hyperparameters.critic_iterations):
             table_a = self.critics[critic, self.active[critic]]
@@ -142,7 +162,7 @@ class TabularLearner:
                 hyperparameters.critic_step_size,
                 _rows(transitions.next_masks, batch),
             )
-            assign(table_a, states, targets)
+            assign(table_a, groups, targets)
             self.active[critic] = 1 - self.active[critic]
         return targets, float(np.mean((targets - q) ** 2)), float(q.mean())
 
@@ -152,8 +172,8 @@ class TabularLearner:
 
     def q_values(self, observations: Observations) -> FloatArray:
         """See :meth:`bdpi.learner.interface.Learner.q_values`."""
-        tables = self.critics[np.arange(len(self.active)), self.active]
-        return tables[:, np.asarray(observations)].astype(np.float32)
+        critics = np.arange(len(self.active))[:, None]
+        return self.critics[critics, self.active[:, None], np.asarray(observations)].astype(np.float32)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """See :meth:`bdpi.learner.interface.Learner.state_dict`."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gymnasium.envs.registration import find_highest_version
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -45,10 +47,17 @@ PRESETS: dict[str, Preset] = {
 ALWAYS = (
     "Any other Gymnasium id works too: CliffWalking-v1, or my_module:MyEnv-v0. Everywhere:",
     "  continuous actions (a finite Box) become binary decisions, by Binary Action Search;",
-    "  pictures get CnnPolicy and fit_steps=1, Dict observations MultiInputPolicy, state numbers are one-hot.",
+    "  pictures get CnnPolicy and fit_steps=1, Dict observations MultiInputPolicy (and fit_steps=1 with pictures),",
+    "  state numbers are one-hot.",
 )
 
 
 def preset_of(environment: str) -> Preset:
-    """The preset of an id; one that changes nothing where there is none."""
-    return PRESETS.get(environment, Preset(""))
+    """The preset of an id; one that changes nothing where there is none.
+
+    :param environment: as Gymnasium takes it: ``module:Id-v0`` and an id without version, too
+    """
+    name = environment.rpartition(":")[2]
+    if name not in PRESETS and (newest := find_highest_version(None, name)) is not None:
+        name = f"{name}-v{newest}"
+    return PRESETS.get(name, Preset(""))

@@ -46,7 +46,8 @@ class BinaryActionSearch(gym.Wrapper[NDArray[np.float32], Any, Any, Any]):
     ## Episode statistics
     They count real steps and real rewards, because Stable-Baselines3's ``Monitor`` is inside:
     ``BinaryActionSearch(Monitor(env))``. Where there is none, one is put there. (Around this wrapper, it would
-    count decisions as steps.)
+    count decisions as steps.) Gymnasium's ``RecordEpisodeStatistics`` has to be inside as well: around this wrapper, it
+    fails with an ``AssertionError``, because the statistics are there already.
 
     ## Arguments
     - ``env``: with a finite ``Box`` action space of any shape, and observations that can be flattened.
@@ -107,17 +108,23 @@ class BinaryActionSearch(gym.Wrapper[NDArray[np.float32], Any, Any, Any]):
         if not self.action_space.contains(action):
             raise InvalidAction(f"{action!r} is no decision: use 0 (down) or 1 (up).")
         dimension, decision = divmod(int(self._n_made.sum()), self.bits)
+        before = self._position[dimension]
         self._position[dimension] += self._steps[decision] if action == UP else -self._steps[decision]
         self._n_made[dimension] += 1
         if self._n_made.sum() < self.n_decisions:
             return self._observe(self._seen), 0.0, False, False, {"discount": 1.0}
 
-        observation, reward, terminated, truncated, info = self.env.step(self._action())
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(self._action())
+            seen = self._flattened(observation)
+        except BaseException:  # the decision was not carried out, and may be made again
+            self._position[dimension] = before
+            self._n_made[dimension] -= 1
+            raise
         if "executed_action" in info:
             # Of a safety layer inside. Agents take that name for one of their own actions, which are decisions.
             info = {**info, "executed_continuous_action": info["executed_action"]}
             del info["executed_action"]
-        seen = self._flattened(observation)
         self._seen = None if terminated or truncated else seen
         self._begin_action()
         return self._observe(seen), float(reward), terminated, truncated, info
@@ -131,16 +138,28 @@ class BinaryActionSearch(gym.Wrapper[NDArray[np.float32], Any, Any, Any]):
         action = self._middle + self._half_width * self._position
         if np.issubdtype(self._box.dtype, np.integer):
             action = np.rint(action)
-        # Clipped last: a rounding error must not lead out of the bounds.
-        action = action.astype(self._box.dtype).reshape(self._box.shape).clip(self._box.low, self._box.high)
-        return np.asarray(action)  # a single number would not be an array any more
+        action = action.reshape(self._box.shape)
+        low, high = self._box.low, self._box.high
+        # Where a bound is reached, it is taken as it is: the largest whole numbers are no floats.
+        is_low, is_high = action <= low.astype(np.float64), action >= high.astype(np.float64)
+        inside = np.where(is_low | is_high, 0, action).astype(self._box.dtype)
+        return np.where(is_low, low, np.where(is_high, high, inside))
 
     def _observe(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
         to_come = 1 - 2 * self._n_made / self.bits
         return np.concatenate([seen, self._position, to_come], dtype=np.float32, casting="same_kind")
 
     def _flattened(self, observation: Any) -> NDArray[np.float32]:
-        return np.asarray(spaces.flatten(self.env.observation_space, observation), np.float32)
+        flat = np.asarray(spaces.flatten(self.env.observation_space, observation))
+        with np.errstate(over="ignore"):
+            kept = flat.astype(np.float32)
+        lost = np.isfinite(flat) & ~np.isfinite(kept)
+        if lost.any():
+            raise ValueError(
+                f"the observation holds {flat[lost][0]:g}, which is too large for float32, in which Binary Action "
+                "Search gives observations: scale them down, with gymnasium.wrappers.TransformObservation."
+            )
+        return kept
 
 
 def _finite_box(space: spaces.Space[Any]) -> spaces.Box:
@@ -160,9 +179,9 @@ def _finite_box(space: spaces.Space[Any]) -> spaces.Box:
 
 def _flat(space: spaces.Space[Any]) -> spaces.Box:
     """The flattened space, in float32."""
-    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
+    for picture in _pictures(space):
         raise ValueError(
-            f"Binary Action Search flattens observations, which would destroy pictures of shape {space.shape}: wrap "
+            f"Binary Action Search flattens observations, which would destroy pictures of shape {picture.shape}: wrap "
             "the environment so that it observes a vector of features."
         )
     if not space.is_np_flattenable:
@@ -174,3 +193,14 @@ def _flat(space: spaces.Space[Any]) -> spaces.Box:
     assert isinstance(flat, spaces.Box)
     with np.errstate(over="ignore"):  # bounds beyond float32 become infinite, which is what they were meant to be
         return spaces.Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
+
+
+def _pictures(space: spaces.Space[Any]) -> list[spaces.Box]:
+    """Those in a space, also of one colour. Other numbers of type uint8, such as a board with stones, are none."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return [picture for part in parts for picture in _pictures(part)]
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return []
+    is_picture = len(space.shape) == 3 or (len(space.shape) == 2 and bool((space.high == 255).all()))
+    return [space] if is_picture else []

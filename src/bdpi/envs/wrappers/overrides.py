@@ -5,6 +5,8 @@ Agents learn from ``info["executed_action"]``, so whatever decides on it is only
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -112,16 +114,23 @@ class BackupPolicy(ActionOverride):
     """A supervisor replaces unsafe actions. ``info["overridden"]`` tells when it did.
 
     :param env: with Discrete actions
-    :param function: gets the agent's last observation and its action; returns the action to execute, which is the same
-        one where it is safe
+    :param function: gets the agent's last observation and its action, and ``env``, the environment, if it has a
+        parameter of that name; returns the action to execute, which is the same one where it is safe
     """
 
-    def __init__(self, env: gym.Env[Any, Any], function: Callable[[Any, int], int]) -> None:
+    def __init__(self, env: gym.Env[Any, Any], function: Callable[..., int]) -> None:
         if not callable(function):
             raise ValueError(f"function must be a function of an observation and an action, got {function!r}")
         super().__init__(env)
-        self._function = function
+        self._function = functools.partial(function, env=env) if _takes_env(function) else function
 
     def override(self, observation: Any, action: int) -> int:
         """What the supervisor says."""
         return self._function(observation, action)
+
+
+def _takes_env(function: Callable[..., int]) -> bool:
+    try:
+        return "env" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # compiled functions may not say what they take
+        return False

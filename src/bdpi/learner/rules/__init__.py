@@ -3,12 +3,15 @@
 A rule says which policy the actor should be fitted to, given the policy it has now and the critic's Q-values, and by
 which loss. A rule of your own needs nothing more than the :class:`ActorRule` protocol; it runs on the PyTorch and
 tabular learners. To run on the native learner too, it names its C++ counterpart: one function in ``cpp/rules.hpp``, and
-a line in the table at the end of that file. Make it a frozen dataclass: on a GPU, equal rules share a recorded epoch.
+a line in the table at the end of that file; agents compare the two when they are made. Make it a frozen dataclass: on a
+GPU, equal rules share a recorded epoch.
 """
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+import math
+from numbers import Real
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +22,7 @@ from bdpi.learner.rules.imitation import Imitation
 __all__ = ["ActorRule", "Conservative", "Imitation", "check_rule"]
 
 LOSSES = ("squared_error", "cross_entropy")
+_ROUNDING = 1e-3  # of single precision, and more
 
 
 class ActorRule(Protocol):
@@ -54,8 +58,11 @@ def check_rule(rule: ActorRule, n_actions: int) -> None:
         raise ValueError(f"the actor rule {name} has no {' and no '.join(missing)}: see bdpi.learner.rules.ActorRule")
     if rule.loss not in LOSSES:
         raise ValueError(f"the loss of the actor rule {name} must be one of {LOSSES}, got {rule.loss!r}")
-    policy = torch.full((2, n_actions), 1 / n_actions)
-    targets = rule.targets(policy, torch.zeros(2, n_actions))
+    _check_native(name, rule.native)
+    generator = torch.Generator().manual_seed(0)
+    policy, q_values = (torch.randn(2, n_actions, generator=generator) for _ in range(2))
+    policy = policy.softmax(dim=1)
+    targets = rule.targets(policy, q_values)
     if not isinstance(targets, Tensor) or targets.shape != policy.shape:
         got = (
             f"a tensor of shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else f"{type(targets).__name__}"
@@ -63,3 +70,24 @@ def check_rule(rule: ActorRule, n_actions: int) -> None:
         raise ValueError(
             f"the actor rule {name} must give a tensor of shape (n, n_actions), {(2, n_actions)} here: got {got}"
         )
+    sums = targets.sum(dim=1)
+    if not bool((targets >= -_ROUNDING).all() and ((sums - 1).abs() <= _ROUNDING).all()):
+        raise ValueError(
+            f"the actor rule {name} must give probabilities, which are at least 0 and add up to 1 in each row: got "
+            f"numbers from {targets.min():.3g} to {targets.max():.3g}, in rows that add up to "
+            f"{' and '.join(f'{total:.3g}' for total in sums.tolist())}"
+        )
+
+
+def _check_native(name: str, native: Any) -> None:
+    is_pair = isinstance(native, tuple | list) and len(native) == 2
+    if native is None or (is_pair and isinstance(native[0], str) and _is_number(native[1])):
+        return
+    raise ValueError(
+        f"native of the actor rule {name} must be the name and the parameter of its C++ counterpart, such as "
+        f'("conservative", 0.05), or None if there is none, got {native!r}'
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

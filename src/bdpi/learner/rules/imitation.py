@@ -28,4 +28,6 @@ class Imitation:
         """See :meth:`bdpi.learner.rules.ActorRule.targets`."""
         if self.temperature == 0:
             return one_hot(q_values.argmax(dim=1), policy.shape[1]).to(policy.dtype)
-        return (q_values / self.temperature).softmax(dim=1).to(policy.dtype)
+        # The largest becomes 0 before, because dividing it by a low temperature might make it infinite.
+        behind = q_values - q_values.amax(dim=1, keepdim=True)
+        return (behind / self.temperature).softmax(dim=1).to(policy.dtype)
