@@ -67,6 +67,20 @@ def test_continuous_actions_are_wrapped_and_announced_in_one_line(tmp_path: Path
     assert session.run().status == "finished"
 
 
+def test_what_pictures_and_noise_change_is_announced(tmp_path: Path) -> None:
+    notes: list[str] = []
+    plan = Plan("odd_worlds:Pictures-v0", episodes=1, off_policy_noise=0.2)
+    prepare(plan, tmp_path, note=notes.append)
+    assert notes == [
+        "odd_worlds:Pictures-v0: pictures, so CnnPolicy and fit_steps=1 (--set fit_steps=20 would change it)",
+        "training actions are random with probability 0.2; a test without that comes after each training episode, "
+        "and is not learned from",
+    ]
+    notes.clear()
+    prepare(Plan("odd_worlds:Pictures-v0", episodes=1, hyperparameters={"fit_steps": 2}), note=notes.append)
+    assert notes == []
+
+
 def test_discrete_actions_are_left_alone() -> None:
     notes: list[str] = []
     session = prepare(quick(), note=notes.append)

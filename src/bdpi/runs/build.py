@@ -132,8 +132,20 @@ def with_action_bits(plan: Plan, action_space: gym.Space[Any]) -> Plan:
     return replace(plan, action_bits=DEFAULT_ACTION_BITS if plan.action_bits is None else plan.action_bits)
 
 
-def announcement(plan: Plan, action_space: gym.Space[Any]) -> str:
-    """That continuous actions are searched for, in one line."""
+def announcements(plan: Plan, bare: gym.Env[Any, Any]) -> Iterator[str]:
+    """What a run does by itself, or beside what every run does, each in one line."""
+    if plan.action_bits is not None:
+        yield _binary_search(plan, bare.action_space)
+    if policy_name(bare.observation_space) == "CnnPolicy" and "fit_steps" not in plan.hyperparameters:
+        yield f"{plan.environment}: pictures, so CnnPolicy and fit_steps=1 (--set fit_steps=20 would change it)"
+    if plan.off_policy_noise is not None:
+        yield (
+            f"training actions are random with probability {plan.off_policy_noise:g}; a test without that comes after "
+            "each training episode, and is not learned from"
+        )
+
+
+def _binary_search(plan: Plan, action_space: gym.Space[Any]) -> str:
     size = int(np.prod(action_space.shape or ()))
     decisions = f"{plan.action_bits} binary decisions" + (f" for each of its {size} numbers" if size > 1 else "")
     return f"{plan.environment}: continuous actions, each found by {decisions} (--action-bits would change it)"

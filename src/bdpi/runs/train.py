@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bdpi.runs.build import (
     agent_class,
-    announcement,
+    announcements,
     build_agent,
     is_peer,
     load_agent,
@@ -89,8 +89,8 @@ def prepare(
             plan = replace(plan, environment=bare.spec.id)  # "CartPole" has become "CartPole-v1"
         plan = with_action_bits(with_preset(_with_whole_paths(plan), note), bare.action_space)
         environment = retraceable(wrapped(bare, plan.action_bits, plan.off_policy_noise))
-        if plan.action_bits is not None:
-            note(announcement(plan, bare.action_space))
+        for text in announcements(plan, bare):
+            note(text)
         folder = RunFolder(path or default_path(plan.environment, plan.agent, plan.seed))
         folder.refuse_if_taken()
         agent = build_agent(plan, environment)
