@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from stable_baselines3.common.vec_env import SubprocVecEnv
 from torch import nn
@@ -157,8 +158,10 @@ def test_pictures_may_come_from_an_environment_that_cannot_be_sent(
     monkeypatch.syspath_prepend(tmp_path)
     outcome = prepare(Plan("pictures_of_lambda:Lambda-v0", "ppo", episodes=20), tmp_path / "run").run()
     assert outcome.status == "finished", outcome.error
-    with pytest.raises(RunError, match=r"Lambda-v0 cannot be made in other processes, .* as my_module:Lambda-v0"):
-        prepare(Plan("Lambda-v0", "ppo", episodes=20), tmp_path / "other")  # by now, it is registered in this one
+    gym.register("OnlyHere-v0", entry_point="pictures_of_lambda:Pictures")  # in this process
+    with pytest.raises(RunError, match=r"OnlyHere-v0 cannot be made in other processes, .* as my_module:OnlyHere-v0"):
+        prepare(Plan("OnlyHere-v0", "ppo", episodes=20), tmp_path / "other")
+    del gym.registry["OnlyHere-v0"]
     processes = SubprocVecEnv([_Make("pictures_of_lambda:Lambda-v0")] * 2, start_method="forkserver")
     with pytest.raises(ValueError, match="give make_peer its id"):
         make_peer("ppo", processes)
