@@ -273,7 +273,7 @@ class _Transitions(_Base):
             self._set_array(name, array)
         self.n_demonstrations = len(shown["actions"]) * self.n_envs if shown else 0
         self.pos, self.full = pos, bool(full)
-        self._added, self._contents = pos * self.n_envs, object()
+        self._added, self._contents = (pos + full * self.buffer_size) * self.n_envs, object()
 
     @staticmethod
     def _check_shown(shown: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]], where: str) -> None:

@@ -30,7 +30,7 @@ class Ring:
 
     :param memory: which ring; another object means other contents
     :param capacity: how many transitions it can hold; the next one overwrites row ``added % capacity``
-    :param added: how many were ever added to it
+    :param added: how many were ever added to it: it holds so many, or ``capacity`` once it is full
     """
 
     memory: object
