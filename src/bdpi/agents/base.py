@@ -71,7 +71,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         small perceptrons on a GPU.
     :param precision: in which the PyTorch learner computes. "bfloat16" makes convolutional networks faster on a GPU:
         their convolutions and matrix products are rounded to 8 significant bits while they learn (PyTorch's autocast);
-        parameters, Adam's moments, targets, and whatever the agent predicts, stay float32.
+        the last layer, parameters, Adam's moments, targets, and whatever the agent predicts, stay float32.
     :param n_threads: threads of the native learner; all cores if None (one less with ``asynchronous``). Never changes
         results.
     :param journal: file in which every transition is before the agent acts again; what is in it already becomes the

@@ -5,11 +5,13 @@ mapped are looped over, with the same result. Modules are used in evaluation mod
 uses its stored statistics.
 
 A network may compute in a shorter type than its parameters have, by PyTorch's autocast: they are rounded to it once an
-evaluation, all at once. Outputs and gradients are float32 again.
+evaluation, all at once. Its last layer, outputs and gradients are float32: one step of discounting changes a Q-value by
+one hundredth, which is little more than what 8 significant bits can tell.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -43,16 +45,37 @@ def bind_parameters(module: nn.Module, flat: Tensor) -> None:
         offset += parameter.numel()
 
 
+class _FullLinear(nn.Linear):
+    """``nn.Linear`` that computes in float32, whatever autocast wants."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As ``nn.Linear``'s."""
+        with torch.autocast(input.device.type, enabled=False):
+            return super().forward(input.float())
+
+
+def _with_full_output(module: nn.Module) -> nn.Module:
+    """A copy of ``module``, with the same parameters, whose last linear layer computes in float32."""
+    module = copy.deepcopy(module)
+    for last in [part for part in module.modules() if type(part) is nn.Linear][-1:]:
+        last.__class__ = _FullLinear
+    return module
+
+
 class FunctionalNetwork:
     """A module as a function of (flat parameters, inputs).
 
     :param module: any module with parameters
-    :param dtype: in which its convolutions and matrix products are computed
+    :param dtype: in which its convolutions and matrix products are computed, except those of the last linear layer
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
-        self.module = module.eval()
         self.dtype = dtype
+        self._is_shorter = dtype != torch.float32
+        self.module = module = (_with_full_output(module) if self._is_shorter else module).eval()
+        full = [part for part in module.modules() if isinstance(part, _FullLinear)]
+        kept = {id(parameter) for part in full for parameter in part.parameters()}
+        self._is_kept = [id(parameter) in kept for parameter in module.parameters()]
         named = list(module.named_parameters())
         if not named:
             raise ValueError(f"a network without parameters cannot learn: {module}")
@@ -65,12 +88,14 @@ class FunctionalNetwork:
         return self._call(self._parts(flat), inputs)
 
     def _parts(self, flat: Tensor) -> tuple[Tensor, ...]:
-        parts = torch.split(flat.to(self.dtype), self._sizes)
+        parts = torch.split(flat, self._sizes)
+        if self._is_shorter:
+            both = zip(parts, torch.split(flat.to(self.dtype), self._sizes), self._is_kept, strict=True)
+            parts = tuple(part if is_kept else shorter for part, shorter, is_kept in both)
         return tuple(part.view(shape) for part, shape in zip(parts, self._shapes, strict=True))
 
     def _call(self, parts: tuple[Tensor, ...], inputs: Inputs) -> Tensor:
-        shorter = self.dtype != torch.float32
-        with torch.autocast(parts[0].device.type, self.dtype) if shorter else nullcontext():
+        with torch.autocast(parts[0].device.type, self.dtype) if self._is_shorter else nullcontext():
             output: Tensor = functional_call(self.module, dict(zip(self._names, parts, strict=True)), (inputs,))
         return output.float()
 
@@ -101,7 +126,7 @@ class NetworkStack:
     """Many networks of one kind, each with its own parameters (rows of a tensor) and its own inputs.
 
     :param module: any module with parameters
-    :param dtype: in which convolutions and matrix products are computed
+    :param dtype: see :class:`FunctionalNetwork`
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:

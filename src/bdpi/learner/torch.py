@@ -149,7 +149,7 @@ class TorchLearner:
     :param preprocess: from a batch of raw observations (tensors) to the modules' inputs, for instance one-hot vectors
     :param prior_scale: weight of the fixed random function ``state.priors`` in each critic
     :param precision: "bfloat16" computes the epochs' convolutions and matrix products with 8 significant bits, by
-        PyTorch's autocast. Parameters, Adam's moments, targets and losses, and all predictions, are float32.
+        PyTorch's autocast. The last layer, parameters, moments, targets, losses and predictions are float32.
     :param patches: lay out once per batch what the networks' first convolutions see, where they begin with such; None:
         on a GPU
     """
