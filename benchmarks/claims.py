@@ -265,7 +265,7 @@ before, -30 now; it docks later) and ActorMimic's seeds 1 and 5 (84 and 70 befor
 runs of FrozenLake's rows critics and noise were begun again on purpose, all of them. On LunarLander, BDPI's seeds 0 to
 3 were trained on a CPU from about episode 100 on.
 Random configurations are in [results/robustness/](../results/robustness/tables.md), made by `bdpi study robustness
---episodes 200`; of each of BDPI's peers 40 are planned, and not all have been run.
+--episodes 200`.
 Critics are written as "how many x how many of them are trained per step".
 
 | Claim | Measured | Verdict |
