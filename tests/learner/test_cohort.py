@@ -126,16 +126,22 @@ def test_there_are_as_many_places_as_were_made():
     assert np.isfinite(agent.policy.probabilities(np.arange(16))).all()
 
 
+def check_memory_on_device(agent) -> None:
+    """What the kernels learn from is what the agent remembers."""
+    assert agent.learner_name == "cohort"
+    held, on_device = agent.replay_buffer.transitions(), agent.agent_learner.learner.cohort._memory
+    for name in ("observations", "actions", "rewards", "discounts", "next_observations"):
+        expected = getattr(held, name)
+        found = getattr(on_device, name)[0].cpu().numpy()[: len(expected)]
+        np.testing.assert_array_equal(found.reshape(expected.shape), expected, err_msg=name)
+
+
 @pytest.mark.parametrize("steps", [30, 57])  # a memory of 40 that is not full yet, and one that is
 def test_a_saved_run_goes_on_with_all_of_its_memory(steps, tmp_path):
     with Cohorts(1, DEVICE).run():
-        make(0, buffer_size=40, device="cpu").learn(steps).save(tmp_path / "agent", include_buffer=True)
+        agent = make(0, buffer_size=40, device="cpu").learn(steps)
+        check_memory_on_device(agent)
+        agent.save(tmp_path / "agent", include_buffer=True)
     with Cohorts(1, DEVICE).run():
         agent = BDPI.load(tmp_path / "agent", gym.make("FrozenLake-v1"), device="cpu")
-        agent.learn(1, reset_num_timesteps=False)
-        assert agent.learner_name == "cohort"
-        held, on_device = agent.replay_buffer.transitions(), agent.agent_learner.learner.cohort._memory
-        for name in ("observations", "actions", "rewards", "discounts", "next_observations"):
-            expected = getattr(held, name)
-            found = getattr(on_device, name)[0].cpu().numpy()[: len(expected)]
-            np.testing.assert_array_equal(found.reshape(expected.shape), expected, err_msg=name)
+        check_memory_on_device(agent.learn(1, reset_num_timesteps=False))
