@@ -118,7 +118,7 @@ inline void backward_tile(const float* weights, int n_in, int n_out, const float
             float* cell = hidden + int64_t{u} * n + b * kLanes;
             const Vec h = load(cell);
             if constexpr (activation == Activation::tanh) {
-                store(cell, sum[u][b] - sum[u][b] * h * h);
+                store(cell, sum[u][b] * (1.0f - h * h));
             } else {
                 store(cell, h > 0.0f ? sum[u][b] : Vec{});
             }

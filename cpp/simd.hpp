@@ -22,16 +22,12 @@ inline Vec splat(float x) { return x - Vec{}; }
 // A compiler may not turn a comparison into the one instruction for it, because of NaN and signed zeros.
 #if defined(__AVX512F__)
 inline Vec max(Vec a, Vec b) { return (Vec)_mm512_maskz_max_ps(0xFFFF, (__m512)a, (__m512)b); }
-inline Vec min(Vec a, Vec b) { return (Vec)_mm512_maskz_min_ps(0xFFFF, (__m512)a, (__m512)b); }
 #elif defined(__AVX2__) && defined(__FMA__)
 inline Vec max(Vec a, Vec b) { return (Vec)_mm256_max_ps((__m256)a, (__m256)b); }
-inline Vec min(Vec a, Vec b) { return (Vec)_mm256_min_ps((__m256)a, (__m256)b); }
 #elif defined(__SSE2__)
 inline Vec max(Vec a, Vec b) { return (Vec)_mm_max_ps((__m128)a, (__m128)b); }
-inline Vec min(Vec a, Vec b) { return (Vec)_mm_min_ps((__m128)a, (__m128)b); }
 #else
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
-inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
 #endif
 
 // 1/x by the hardware's estimate and one Newton step, exact to a few roundings. What a true division costs differs a
@@ -45,6 +41,21 @@ inline Vec reciprocal(Vec x) {
     return y * (2.0f - x * y);
 #else
     return 1.0f / x;
+#endif
+}
+
+// a / b, exact to a rounding or two: 1 / 1 is 1. An error of the estimate is seen in what is left over.
+inline Vec quotient(Vec a, Vec b) {
+#if defined(__AVX512F__)
+    const Vec y = (Vec)_mm512_maskz_rcp14_ps(0xFFFF, (__m512)b);  // as good as the square root of the precision
+#elif defined(__AVX2__) && defined(__FMA__)
+    const Vec y = reciprocal(b);
+#else
+    return a / b;
+#endif
+#if defined(__AVX2__) && defined(__FMA__)
+    const Vec q = a * y;
+    return q + (a - b * q) * y;
 #endif
 }
 
@@ -63,28 +74,22 @@ inline Vec square_root(Vec x) {
 #endif
 }
 
-// x, but at least -limit and at most limit.
-inline Vec clamp(Vec x, float limit) {
-#if defined(__AVX512DQ__)
-    return (Vec)_mm512_maskz_range_ps(0xFFFF, (__m512)x, (__m512)splat(limit), 0x2);  // smaller magnitude, sign of x
-#else
-    return min(max(x, splat(-limit)), splat(limit));
-#endif
-}
-
-// tanh(x) = x P(x^2) / Q(x^2), the minimax quotient of degrees (3, 4) on |x| <= 8: relative error 1.5e-7 in exact
-// arithmetic; tests/learner/test_functions.py holds the result to 7e-7. Beyond 8, tanh differs from 1 by less than 2.3e-7.
+// tanh(x) = m / (2 - m) for x >= 0, where m = 1 - e^(-2x). e^(-2x) = 2^n 2^r, and 2^r - 1 is a polynomial, so that small
+// numbers lose nothing. Near 1, what is lost matters: Adam makes steps of the usual length out of gradients that are all
+// too large, so those of saturated units, 1 - tanh^2, have to vanish. tests/learner/test_functions.py looks at both ends.
 inline Vec hyperbolic_tangent(Vec x) {
-    x = clamp(x, 8.0f);
-    const Vec u = x * x;
-    Vec p = 1.142824221e-05f * u + 2.951007282e-03f;
-    Vec q = 2.459152686e-07f * u + 2.386668170e-04f;
-    q = q * u + 2.381548701e-02f;
-    p = p * u + 1.292564770e-01f;
-    q = q * u + 4.625886324e-01f;
-    p = p * u + 9.999998544e-01f;
-    q = q * u + 1.0f;
-    return x * p * reciprocal(q);
+    constexpr int32_t minus = int32_t(0x80000000);
+    constexpr float rounding = 12582912.0f + 127.0f;  // added to n, it leaves the bits of 2^n's exponent at the end
+    const Vec y = max((Vec)((VecInt)x | minus) * 2.88539008f, splat(-60.0f));
+    const Vec shifted = y + rounding, r = y - (shifted - rounding);
+    Vec p = 1.540351077e-04f * r + 1.339073526e-03f;
+    p = p * r + 9.618237615e-03f;
+    p = p * r + 5.550357327e-02f;
+    p = p * r + 2.402264923e-01f;
+    p = p * r + 6.931471825e-01f;
+    const Vec scale = (Vec)((VecInt)shifted << 23);
+    const Vec m = (1.0f - scale) - scale * (p * r);
+    return (Vec)((VecInt)quotient(m, 2.0f - m) | ((VecInt)x & minus));
 }
 
 // exp(x) for x <= 0, by x = n ln 2 + r and a polynomial in r.
