@@ -162,7 +162,9 @@ TableLong, FrozenLake and LunarLander are in [results/figure2/](../results/figur
 runs there, seeds 0 to 7, have -79 [-103, -54] in episodes 50 to 70, near the paper's -94 and lower than all but one of
 the runs here. In these episodes an earlier version trained them on a GPU, with the kernels for many runs. From the
 state of one of them, an epoch by these has the losses of the native learner's to six digits, and changes the actor by
-the same to 1.3e-4; whether the difference in returns is luck is not known yet.
+the same to 1.3e-4 (as benchmarks/agreement.py measures it); whether the difference in returns is luck is not known yet.
+What the native learner trained here is of a version whose tanh was less exact near 1: saturated units of critics kept
+moving.
 
 """
 
