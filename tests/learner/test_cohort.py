@@ -1,15 +1,20 @@
 """Runs that are trained together equal runs that are trained alone, bit for bit."""
 
+import copy
 import threading
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 
 from bdpi import ABCDQN, BDPI, Population
+from bdpi.agents.journal import Step
 from bdpi.learner import fused, nvrtc
 from bdpi.learner.cohort import Cohorts
+from bdpi.learner.memory import NAMES
 
 pytestmark = pytest.mark.usefixtures("fused_kernels")
 DEVICE = "cuda" if nvrtc.is_available() else "cpu"
@@ -130,9 +135,10 @@ def check_memory_on_device(agent) -> None:
     """What the kernels learn from is what the agent remembers."""
     assert agent.learner_name == "cohort"
     held, on_device = agent.replay_buffer.transitions(), agent.agent_learner.learner.cohort._memory
-    for name in ("observations", "actions", "rewards", "discounts", "next_observations"):
-        expected = getattr(held, name)
-        found = getattr(on_device, name)[0].cpu().numpy()[: len(expected)]
+    for name in NAMES:
+        if (expected := getattr(held, name)) is None:
+            continue
+        found = getattr(on_device, name)[agent.agent_learner.learner.slot].cpu().numpy()[: len(expected)]
         np.testing.assert_array_equal(found.reshape(expected.shape), expected, err_msg=name)
 
 
@@ -145,3 +151,116 @@ def test_a_saved_run_goes_on_with_all_of_its_memory(steps, tmp_path):
     with Cohorts(1, DEVICE).run():
         agent = BDPI.load(tmp_path / "agent", gym.make("FrozenLake-v1"), device="cpu")
         check_memory_on_device(agent.learn(1, reset_num_timesteps=False))
+
+
+class Noise(gym.Env):
+    """Observations without meaning, in any space; from some step on it says which actions are allowed."""
+
+    def __init__(self, space: spaces.Space | None = None, masks_from: int | None = None) -> None:
+        self.observation_space = spaces.Box(-1, 1, (4,), np.float32) if space is None else space
+        self.action_space = spaces.Discrete(3)
+        self._masks_from, self._steps = masks_from, 0
+
+    def _seen(self):
+        has_masks = self._masks_from is not None and self._steps >= self._masks_from
+        mask = np.roll([True, True, False], self._steps)
+        return self.observation_space.sample(), {"action_mask": mask} if has_masks else {}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        return self._seen()
+
+    def step(self, action):
+        self._steps += 1
+        observation, info = self._seen()
+        return observation, float(action == 1), self._steps % 9 == 0, False, info
+
+
+def alone_and_together(makers, steps=40, **arguments) -> None:
+    """Agents that learn in a population learn what they learn alone, each in an environment of its own kind."""
+    arguments = {**SMALL, "buffer_size": 30, **arguments}
+    configs = [{"seed": number} for number in range(len(makers))]
+    alone = [
+        BDPI("MlpPolicy", Monitor(made()), learner="fused", device=DEVICE, **arguments, **config).learn(steps)
+        for made, config in zip(makers, configs, strict=True)
+    ]
+    environments = iter(makers)
+    together = Population(BDPI, lambda: next(environments)(), len(makers), configs, device=DEVICE, **arguments)
+    together.learn(steps)
+    assert [agent.learner_name for agent in together.agents] == ["cohort"] * len(makers)
+    assert [state_of(agent) for agent in together.agents] == [state_of(agent) for agent in alone]
+
+
+@pytest.mark.filterwarnings("ignore:.*action mask")
+@pytest.mark.parametrize("masks", [(25, 25), (None, 0), (30, None)])
+def test_masks_that_some_have_and_some_have_late(masks):
+    alone_and_together([lambda start=start: Noise(masks_from=start) for start in masks])
+
+
+@pytest.mark.filterwarnings("ignore:.*action mask")
+def test_masks_in_memories_that_grow():
+    configs = [{"buffer_size": 25}, {"buffer_size": 35}]
+    alone = [
+        BDPI("MlpPolicy", Monitor(Noise(masks_from=20)), learner="fused", device=DEVICE, seed=k, **SMALL, **config)
+        for k, config in enumerate(configs)
+    ]
+    together = Population(BDPI, lambda: Noise(masks_from=20), 2, configs, device=DEVICE, **SMALL)
+    together.learn(40)
+    assert [state_of(agent) for agent in together.agents] == [state_of(agent.learn(40)) for agent in alone]
+    for agent in together.agents:
+        check_memory_on_device(agent)
+
+
+# Each of them is four inputs: there is one program to compile for all.
+SPACES = [
+    spaces.Box(-1, 1, (4,), np.float64),
+    spaces.Box(0, 255, (4,), np.uint8),
+    spaces.MultiDiscrete([2, 2]),
+    spaces.MultiBinary(4),
+]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_observations_that_have_to_be_converted(space):
+    alone_and_together([lambda: Noise(copy.deepcopy(space))] * 2, steps=25)
+
+
+def test_who_has_demonstrations_learns_without_the_others():
+    demonstrated = make(0, learner="fused", device=DEVICE, buffer_size=40)
+    together = Population(BDPI, "FrozenLake-v1", 3, device=DEVICE, **{**SMALL, "buffer_size": 40})
+    first, second, third = np.arange(3)[:, None]
+    steps = [Step(first, 1, 0.0, second, False, False), Step(second, 2, 1.0, third, True, False)]
+    for agent in (demonstrated, together.agents[0]):
+        agent.replay_buffer.add_demonstrations(steps)
+    together.learn(40)
+    assert state_of(together.agents[0]) == state_of(demonstrated.learn(40))
+    check_memory_on_device(together.agents[1])
+
+
+def test_parameters_that_are_set_while_acting_are_learned_from():
+    agents = [make(0, learner="fused", device=DEVICE)]
+    with Cohorts(1, DEVICE).run():
+        agents.append(make(0, device="cpu"))
+        for agent in agents:
+            agent.learn(18)
+            policy = {name: 0 * parameter for name, parameter in agent.policy.state_dict().items()}
+            agent.policy.load_state_dict(policy)
+            agent.learn(3, reset_num_timesteps=False)
+    assert state_of(agents[0]) == state_of(agents[1])
+
+
+def test_a_memory_that_is_emptied_is_empty_on_the_device():
+    with Cohorts(1, DEVICE).run():
+        agent = make(0, device="cpu", buffer_size=40).learn(57)
+        agent.replay_buffer.reset()
+        assert len(agent.replay_buffer) == 0
+        check_memory_on_device(agent.learn(30, reset_num_timesteps=False))
+
+
+def test_kernels_are_not_given_the_memory_of_another_device():
+    other = "cpu" if DEVICE == "cuda" else "meta"
+    assert not fused.runs_on(torch.device(other))
+    with Cohorts(1, other).run():
+        assert make(0, device="cpu").learner_name == "native"

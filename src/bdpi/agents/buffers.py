@@ -104,6 +104,13 @@ class _Transitions(_Base):
         last = self.pos - 1 if self.pos else self.buffer_size - 1
         self.masks[last], self.next_masks[last] = masks, next_masks
 
+    def reset(self) -> None:
+        """Forget all transitions but demonstrations."""
+        super().reset()
+        if self.masks is not None and self.next_masks is not None:
+            self.masks[: self.buffer_size] = self.next_masks[: self.buffer_size] = True
+        self._added, self._contents = 0, object()
+
     def __len__(self) -> int:
         """Number of transitions held."""
         return int(self.size()) * int(self.n_envs)

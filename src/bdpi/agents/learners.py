@@ -179,6 +179,9 @@ def network_learner(
             else:
                 learner = member = cohorts.member(actor, policy.make_critic(), state, networks)
                 actor_parameters = member.acting_parameters
+                policy.register_load_state_dict_post_hook(  # type: ignore[no-untyped-call]
+                    lambda *_: member.take_over_acting()
+                )
         else:
             learner = TorchLearner(
                 actor, policy.make_critic(), state, device, policy.preprocess, prior_scale, precision
@@ -221,7 +224,8 @@ def _choose(
     actor_sizes = sizes if policy.actor is None or inputs is None else [inputs.size, *policy.actor_arch, sizes[-1]]
     one_hot = inputs is not None and inputs.one_hot
     can_fuse = all(fused.is_suitable(each, one_hot, batch_size, rule, prior_scale) for each in (sizes, actor_sizes))
-    if choice == "auto" and current_cohorts() is not None and can_fuse and fused.is_available():
+    cohorts = current_cohorts()
+    if choice == "auto" and cohorts is not None and can_fuse and fused.runs_on(cohorts.device):
         return "fused"
     if choice == "fused":
         if not can_fuse:
@@ -232,6 +236,8 @@ def _choose(
             )
         if not fused.is_available():
             raise ValueError(f"the fused learner needs {nvrtc.REMEDY}")
+        if not fused.runs_on(device if cohorts is None else cohorts.device):
+            raise ValueError(f'the fused learner learns on a GPU, got device="{device}": give device="cuda"')
         return "fused"
     if choice == "torch":
         return "torch"

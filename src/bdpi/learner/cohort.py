@@ -61,9 +61,14 @@ class _Request:
         return self.metrics is not None or self.error is not None
 
     @property
+    def has_masks(self) -> bool:
+        """Whether some of its transitions say which actions were allowed."""
+        return self.transitions.masks is not None
+
+    @property
     def program(self) -> tuple[Any, ...]:
         """Requests with the same one are computed together."""
-        return self.batches.shape, self.member.plan(self.hyperparameters).program
+        return self.batches.shape, self.has_masks, self.member.plan(self.hyperparameters).program
 
 
 @dataclass(frozen=True)
@@ -229,6 +234,7 @@ class Cohort:
         """
         self._make_room(requests)
         assert self._memory is not None
+        memory = self._memory if requests[0].has_masks else replace(self._memory, masks=None, next_masks=None)
         desk = lane.desk(requests[0].transitions, requests[0].batches.shape)
         there = desk.there.arrays
         members, batches, order, rates = (there[name] for name in ("members", "batches", "order", "rates"))
@@ -240,8 +246,8 @@ class Cohort:
         count = self._gather(requests, there)
         desk.there.send()
         if count:
-            self.networks.remember(self._memory, desk.new, desk.there.tensors["places"], count)
-        everything = self._memory, len(requests), desk.tensors, requests[0].hyperparameters
+            self.networks.remember(memory, desk.new, desk.there.tensors["places"], count)
+        everything = memory, len(requests), desk.tensors, requests[0].hyperparameters
         acting = (None, None) if self._has_actor else (self.acting, self.acting_active)
         with lane.let_others_go_first():
             self.networks.train_critics(self.critics, self.active, *everything, acting)
@@ -251,15 +257,20 @@ class Cohort:
         return desk.back.arrays["metrics"]
 
     def _make_room(self, requests: list[_Request]) -> None:
-        """Have a replay memory on the device that is as large as the largest of the members'."""
-        rings = [request.transitions.ring for request in requests]
-        if None in rings:
-            raise ValueError("members of a cohort learn from a replay memory, without VecNormalize")
-        capacity = max(ring.capacity for ring in rings if ring is not None)
-        if self._memory is None or self._memory.actions.shape[1] < capacity:
-            empty = _memory_like(requests[0].transitions, self.size, capacity, self.device)
+        """Have a replay memory on the device that is as large as the largest of the members', with masks if one has."""
+        capacity = max(
+            request.transitions.ring.capacity for request in requests if request.transitions.ring is not None
+        )
+        has_masks = requests[0].has_masks
+        held = self._memory
+        if held is not None:
+            capacity = max(capacity, held.actions.shape[1])
+            has_masks = has_masks or held.masks is not None
+        if held is None or held.actions.shape[1] < capacity or (held.masks is None and has_masks):
+            n_actions = self.networks.critic_sizes[-1] if has_masks else None
+            empty = _memory_like(requests[0].transitions, self.size, capacity, n_actions, self.device)
             self._wait_for_all_lanes()
-            self._memory = _larger(self._memory, empty)
+            self._memory = _larger(held, empty)
             self._wait_for_all_lanes()
 
     def _wait_for_all_lanes(self) -> None:
@@ -274,8 +285,9 @@ class Cohort:
             member, ring = request.member, request.transitions.ring
             assert ring is not None
             is_known = member.ring is not None and member.ring.memory is ring.memory
+            is_known = is_known and member.has_masks == request.has_masks
             new = range(max(member.ring.added if is_known else 0, ring.added - ring.capacity), ring.added)
-            member.ring = ring
+            member.ring, member.has_masks = ring, request.has_masks
             if len(new) > FEW:
                 self._copy(request, np.array(new) % ring.capacity)
                 continue
@@ -291,8 +303,9 @@ class Cohort:
         """Copy much of a member's replay memory to the device, without the desk."""
         index = torch.as_tensor(rows, device=self.device)
         for name, mine in vars(self._memory).items():
-            if mine is not None:
-                values = torch.as_tensor(getattr(request.transitions, name)[rows]).to(self.device)
+            column = getattr(request.transitions, name)
+            if mine is not None and column is not None:
+                values = torch.as_tensor(column[rows]).to(self.device)
                 mine[request.member.slot, index] = values.view(-1, *mine.shape[2:])
 
 
@@ -311,16 +324,21 @@ def _on_host(tensor: Tensor) -> Tensor:
     return torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
 
 
-def _memory_like(transitions: Transitions, size: int, capacity: int, device: torch.device) -> TensorTransitions:
+def _memory_like(
+    transitions: Transitions, size: int, capacity: int, n_actions: int | None, device: torch.device
+) -> TensorTransitions:
+    """Room for transitions like these.
+
+    :param n_actions: all of which are allowed; None: there are no masks
+    """
     columns = {}
     for name in NAMES:
-        array: NDArray[Any] | None = getattr(transitions, name)
-        sample = None if array is None else torch.as_tensor(np.asarray(array)[:1])
-        columns[name] = (
-            None
-            if sample is None
-            else torch.zeros((size, capacity, *sample.shape[1:]), dtype=sample.dtype, device=device)
-        )
+        if name in ("masks", "next_masks"):
+            shape = (size, capacity, n_actions or 0)
+            columns[name] = None if n_actions is None else torch.ones(shape, dtype=torch.bool, device=device)
+        else:
+            sample = torch.as_tensor(np.asarray(getattr(transitions, name))[:1])
+            columns[name] = torch.zeros((size, capacity, *sample.shape[1:]), dtype=sample.dtype, device=device)
     return TensorTransitions(**columns)  # type: ignore[arg-type]
 
 
@@ -344,7 +362,9 @@ class Member(FusedLearner):
 
     def __init__(self, cohort: Cohort, actor: nn.Module | None, critic: nn.Module, state: LearnerState) -> None:
         super().__init__(actor, critic, state, cohort.networks, cohort.device)
+        #: what of its replay memory is on the device: everything up to here, with or without masks
         self.ring: Any = None
+        self.has_masks = False
         self._plan: _Plan | None = None
         self.cohort = cohort
         self.slot = cohort.join(self)
@@ -388,8 +408,25 @@ class Member(FusedLearner):
     def epoch(
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
     ) -> EpochMetrics:
-        """See :meth:`bdpi.learner.interface.Learner.epoch`."""
-        return self.cohort.epoch(_Request(self, transitions, batches, critics, hyperparameters))
+        """See :meth:`bdpi.learner.interface.Learner.epoch`.
+
+        Together with others, where transitions come from a ring, of which a copy is kept on the device; else alone, as
+        with demonstrations, VecNormalize, or observations that have to be converted.
+        """
+        if transitions.ring is not None:
+            return self.cohort.epoch(_Request(self, transitions, batches, critics, hyperparameters))
+        self.cohort.pause(self)
+        self.ring = None
+        metrics = super().epoch(transitions, batches, critics, hyperparameters)
+        self._refresh()
+        return metrics
+
+    def take_over_acting(self) -> None:
+        """Learn on from the parameters with which the agent acts, which somebody has set."""
+        if self.actor is not None:
+            self.actor.parameters.copy_(self.acting_parameters)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """See :meth:`bdpi.learner.interface.Learner.load_state_dict`."""
@@ -406,7 +443,7 @@ class Cohorts:
     """
 
     def __init__(self, size: int, device: torch.device | str = "cuda", runs: int | None = None) -> None:
-        self._size, self._device = size, torch.device(device)
+        self._size, self.device = size, torch.device(device)
         self._runs = size if runs is None else runs
         self._cohorts: dict[tuple[FusedNetworks, int, bool], Cohort] = {}
         self._lock = threading.Lock()
@@ -420,7 +457,7 @@ class Cohorts:
         with self._lock:
             key = (networks, n_critics, actor is not None)
             if key not in self._cohorts:
-                self._cohorts[key] = Cohort(networks, n_critics, self._size, self._device, actor is not None)
+                self._cohorts[key] = Cohort(networks, n_critics, self._size, self.device, actor is not None)
             member = Member(self._cohorts[key], actor, critic, state)
             self._mine[threading.get_ident()].append(member)
         return member

@@ -9,6 +9,7 @@ has to.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +34,14 @@ _MOST_WHOLE_INPUTS, _MOST_WHOLE_OUTPUTS = 16, 8
 _WHOLE_FROM = {"train_critics": 4, "train_actor": 40}  # runs: so many take less time, although one takes more
 _WARPS, _MOST_WARPS = {"train_critics": 8, "train_actor": 16}, 16
 _SHARED_FLOATS = 56_000  # of a program
+_LAUNCHING = threading.Lock()  # the first launch of a kernel compiles it
 
 
 class Kernels(Protocol):
     """Something that runs the kernels of fused.cu."""
+
+    #: of the devices whose memory they work in
+    device_type: str
 
     def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any], crowd: int) -> None:
         """Run a kernel.
@@ -59,6 +64,11 @@ def is_available() -> bool:
     if kernels is None and nvrtc.is_available():
         kernels = nvrtc.CompiledKernels(SOURCE, HEADERS)
     return kernels is not None
+
+
+def runs_on(device: torch.device) -> bool:
+    """Whether there is something that runs the kernels on tensors of this device."""
+    return is_available() and kernels is not None and kernels.device_type == device.type
 
 
 def is_suitable(
@@ -262,7 +272,8 @@ def _launch(
         raise RuntimeError(f"the fused learner needs {nvrtc.REMEDY}")
     assert kernels is not None
     sizes = {name: int(size) for name, size in sizes.items()}
-    kernels.launch(kernel, sizes, programs, _values(arguments), crowd)
+    with _LAUNCHING:
+        kernels.launch(kernel, sizes, programs, _values(arguments), crowd)
 
 
 def _values(arguments: Sequence[Tensor | int | None]) -> list[Any]:

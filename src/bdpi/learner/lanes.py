@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ class Lane:
 
     def __init__(self, networks: FusedNetworks, size: int, device: torch.device) -> None:
         self._networks, self._size, self._device = networks, size, device
-        self._desks: dict[tuple[int, ...], Desk] = {}
+        self._desks: dict[tuple[Any, ...], Desk] = {}
         self._has_streams = device.type == "cuda"
         if self._has_streams:
             self._first = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -38,10 +39,11 @@ class Lane:
             self._done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     def desk(self, transitions: Transitions, shape: tuple[int, ...]) -> Desk:
-        """For batches of this shape; made when the first ones come."""
-        if shape not in self._desks:
-            self._desks[shape] = Desk(self._networks, transitions, shape, self._size, self._device)
-        return self._desks[shape]
+        """For batches of this shape, with or without masks; made when the first ones come."""
+        key = shape, transitions.masks is not None
+        if key not in self._desks:
+            self._desks[key] = Desk(self._networks, transitions, shape, self._size, self._device)
+        return self._desks[key]
 
     @contextlib.contextmanager
     def work(self) -> Iterator[None]:

@@ -30,6 +30,8 @@ class CompiledKernels:
     :param headers: what it may include
     """
 
+    device_type = "cuda"
+
     def __init__(self, source: Path, headers: Sequence[Path] = ()) -> None:
         self._source, self._headers = source, headers
         self._functions: dict[tuple[Any, ...], tuple[Any, int]] = {}

@@ -18,6 +18,8 @@ class Emulator:
     :param folder: where compiled kernels are kept
     """
 
+    device_type = "cpu"
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._libraries: dict[tuple[tuple[str, int], ...], ctypes.CDLL] = {}
