@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.type_aliases import MaybeCallback
 
 from bdpi.agents.base import EnsembleAlgorithm
 from bdpi.learner import fused
@@ -52,6 +55,8 @@ class Population:
             raise ValueError(f"configs must have one entry for each of the {n} agents, got {len(configs)}")
         self.agents: list[EnsembleAlgorithm] = []
         self._members: list[list[Member]] = []
+        self._lock = threading.Lock()
+        self._ended: list[threading.Event] = []
         cohorts = Cohorts(n, device if fused.is_available() else "cpu")
         for number in range(n):
             arguments = {"seed": seed + number, **common, **(configs[number] if configs else {})}
@@ -62,36 +67,67 @@ class Population:
                 member.cohort.pause(member)  # nobody waits for an agent that does not learn
             self._members.append(members)
 
-    def learn(self, total_timesteps: int, **arguments: Any) -> Population:
+    def learn(self, total_timesteps: int, callback: MaybeCallback = None, **arguments: Any) -> Population:
         """Have each agent learn for so many steps; returns when all have.
 
+        Ctrl-C stops all of them after their current step; each can go on from there.
+
         :param total_timesteps: of each agent
-        :param arguments: of the agents' ``learn``; a callback is shared by all of them
-        :raises RuntimeError: when agents failed; the others have learned to the end
+        :param callback: shared by all agents
+        :param arguments: others of the agents' ``learn``
+        :raises RuntimeError: when agents failed; the others have learned to the end. And while they learn already
         """
         errors: dict[int, BaseException] = {}
+        stop = threading.Event()
+        callbacks = [CallbackList([*_parts(callback), _Until(stop)]) for _ in self.agents]
 
-        def learn(number: int) -> None:
-            members = self._members[number]
-            for member in members:
-                member.cohort.resume(member)
+        def learn(number: int, ended: threading.Event) -> None:
             try:
-                self.agents[number].learn(total_timesteps, **{"log_interval": None, **arguments})
+                if not stop.is_set():
+                    with self._learning(number):
+                        everything = {"log_interval": None, "callback": callbacks[number], **arguments}
+                        self.agents[number].learn(total_timesteps, **everything)
             except BaseException as error:
                 errors[number] = error
             finally:
-                for member in members:
-                    member.cohort.pause(member)
+                ended.set()
 
-        threads = [threading.Thread(target=learn, args=(number,)) for number in range(len(self.agents))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        ended = self._claim()
+        threads = [threading.Thread(target=learn, args=each) for each in enumerate(ended)]
+        try:
+            for thread in threads:
+                thread.start()
+            _wait(ended)
+        except BaseException:  # Ctrl-C, most likely
+            stop.set()
+            for thread, event in zip(threads, ended, strict=True):
+                if thread.ident is None:  # it has not begun, and will not
+                    event.set()
+            _wait(ended)
+            raise
         if errors:
             number, error = min(errors.items())
             raise RuntimeError(f"{len(errors)} of {len(threads)} agents failed; agent {number}: {error}") from error
         return self
+
+    def _claim(self) -> list[threading.Event]:
+        """For each agent, what is set when it has learned."""
+        with self._lock:
+            if not all(event.is_set() for event in self._ended):
+                raise RuntimeError("this population is learning already: call learn again when that has returned")
+            self._ended = [threading.Event() for _ in self.agents]
+            return self._ended
+
+    @contextlib.contextmanager
+    def _learning(self, number: int) -> Iterator[None]:
+        """While this lasts, others of its cohort wait for this agent."""
+        for member in self._members[number]:
+            member.cohort.resume(member)
+        try:
+            yield
+        finally:
+            for member in self._members[number]:
+                member.cohort.pause(member)
 
     def returns(self) -> list[list[float]]:
         """Returns of the episodes of each agent."""
@@ -101,3 +137,29 @@ class Population:
         """Save each agent, as ``agent-0.zip`` and so on."""
         for number, agent in enumerate(self.agents):
             agent.save(Path(folder) / f"agent-{number}", include_buffer=include_buffer)
+
+
+class _Until(BaseCallback):
+    """Stops an agent after its current step, once that is wanted."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def _on_step(self) -> bool:
+        return not self._stop.is_set()
+
+
+def _parts(callback: MaybeCallback) -> list[BaseCallback]:
+    """What SB3 takes for a callback, as a list of them."""
+    if callback is None:
+        return []
+    if isinstance(callback, list):
+        return callback
+    return [callback if isinstance(callback, BaseCallback) else ConvertCallback(callback)]
+
+
+def _wait(events: list[threading.Event]) -> None:
+    """Unlike ``Thread.join``, which takes a thread for ended when Ctrl-C interrupts it."""
+    for event in events:
+        event.wait()
