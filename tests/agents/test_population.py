@@ -1,15 +1,20 @@
 """Many agents at once, wherever they learn. tests/learner/test_cohort.py has what they learn on a GPU."""
 
+import functools
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from bdpi import BDPI, Population
 from small import QUICK, Walk
 
+ON_CPU = {**QUICK, "device": "cpu"}
 INTERRUPTED = """
 import os, signal, sys, threading, time
 from small import QUICK, Walk
@@ -43,7 +48,7 @@ def test_ctrl_c_stops_all_agents_and_they_can_go_on():
 
 
 def test_a_population_that_learns_is_not_begun_again():
-    several, errors = Population(BDPI, Walk, 2, device="cpu", **QUICK), []
+    several, errors = Population(BDPI, Walk, 2, **ON_CPU), []
 
     def again(variables, others) -> bool:
         if not errors:
@@ -59,7 +64,7 @@ def test_a_population_that_learns_is_not_begun_again():
 
 
 def test_without_threads_for_all_agents_none_goes_on(monkeypatch):
-    several, start, started = Population(BDPI, Walk, 3, device="cpu", **QUICK), threading.Thread.start, []
+    several, start, started = Population(BDPI, Walk, 3, **ON_CPU), threading.Thread.start, []
 
     def start_two(thread: threading.Thread) -> None:
         if len(started) == 2:
@@ -76,3 +81,67 @@ def test_without_threads_for_all_agents_none_goes_on(monkeypatch):
         assert not thread.is_alive()
     several.learn(20)
     assert [agent.num_timesteps for agent in several.agents] == [20] * 3
+
+
+WRONG = [
+    ({"n": True}, "n must be a whole number from 1 on, got n=True"),
+    ({"n": 2.0}, "n must be a whole number from 1 on, got n=2.0"),
+    ({"n": -1}, "at least one agent.*got n=-1"),
+    ({"seed": 1.5}, "seed must be a whole number at least 0, got 1.5"),
+    ({"seed": None}, "seed must be a whole number at least 0, got None"),
+    ({"configs": {"gamma": 0.9}}, r"one for each agent, got a single one; .*Population\(\.\.\., \*\*config\)"),
+    ({"configs": "ab"}, "list of dictionaries, one for each agent, got 'ab'"),
+    ({"configs": ({} for _ in range(2))}, "list of dictionaries, one for each agent, got <generator"),
+    ({"configs": [{}, 0.9]}, r"configs\[1\] is 0.9"),
+    ({"configs": [{}, {"policy": "CnnPolicy"}]}, r"configs\[1\] has 'policy'.*Population\(\.\.\., policy="),
+    ({"configs": [{"env": "CartPole-v1"}, {}]}, r"configs\[0\] has 'env'"),
+    ({"configs": [{}, {"gamma": 2}]}, "agent 1 cannot be made: gamma must be .*got 2"),
+    ({"env": Walk()}, "a function that makes one for each agent, not an environment: .*lambda: "),
+    ({"env": DummyVecEnv([Walk])}, "a function that makes one for each agent, not an environment"),
+    ({"env": None}, "the id of an environment, or a function.*got None"),
+    ({"env": lambda: 3}, "env must make a Gymnasium environment, for agent 0 it made 3"),
+    ({"env": functools.cache(Walk)}, "env must make a new environment each time, agent 1 got that of another agent"),
+    ({"agent_class": DQN}, "agent_class must be bdpi.BDPI or another agent of this package, got .*DQN"),
+    ({"agent_class": "BDPI"}, "agent_class must be bdpi.BDPI or another agent of this package, got 'BDPI'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_wrong_arguments_are_named_with_what_to_do(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Population(**{"agent_class": BDPI, "env": Walk, "n": 2, **ON_CPU, **arguments})
+
+
+def test_an_argument_that_does_not_exist_is_named_with_its_agent():
+    with pytest.raises(TypeError, match=r"agent 1 cannot be made: .*'trust'"):
+        Population(BDPI, Walk, 2, [{}, {"trust": 1}], **ON_CPU)
+
+
+class Counter(BaseCallback):
+    """Counts the steps of its agent."""
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def test_each_agent_may_have_a_callback_of_its_own():
+    several, own = Population(BDPI, Walk, 3, **ON_CPU), [Counter(), None, Counter()]
+    several.learn(20, callback=own.__getitem__)
+    assert [own[number].model is several.agents[number] for number in (0, 2)] == [True, True]
+    assert [own[number].n_calls for number in (0, 2)] == [20, 20]
+    asked = []
+    several.learn(5, callback=lambda variables, others: asked.append(variables["self"]) or True)
+    assert sorted(map(id, asked)) == sorted(5 * [id(agent) for agent in several.agents])
+
+
+@pytest.mark.parametrize("callback", [Counter(), [Counter()], Counter, "Counter", lambda number: True])
+def test_a_callback_of_one_agent_is_not_for_several(callback):
+    with pytest.raises(ValueError, match="function from the number of an agent to a callback of its own"):
+        Population(BDPI, Walk, 2, **ON_CPU).learn(5, callback=callback)
+
+
+def test_a_single_agent_takes_any_callback():
+    one, first, second = Population(BDPI, Walk, 1, **ON_CPU), Counter(), Counter()
+    one.learn(5, callback=first)
+    one.learn(5, [second])
+    assert (first.n_calls, second.n_calls) == (5, 5)

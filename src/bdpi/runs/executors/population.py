@@ -193,7 +193,7 @@ def _work(connection: Connection, places: int, device: str, runs: int, stop: Any
 
 
 def _hang_up(connection: Connection) -> None:
-    """Have both ends of a connection find that nothing more will come; closing it would not tell a thread that waits."""
+    """Have both ends of a connection know that nothing more comes; closing it would not tell a thread that waits."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
 
