@@ -4,9 +4,13 @@ import functools
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -102,6 +106,8 @@ WRONG = [
     ({"env": lambda: 3}, "env must make a Gymnasium environment, for agent 0 it made 3"),
     ({"env": functools.cache(Walk)}, "env must make a new environment each time, agent 1 got that of another agent"),
     ({"agent_class": DQN}, "agent_class must be bdpi.BDPI or another agent of this package, got .*DQN"),
+    ({"device": "gpu"}, 'device must be one of PyTorch, as "cuda", "cuda:1" or "cpu", got .gpu.'),
+    ({"device": None}, 'device must be one of PyTorch, as "cuda", "cuda:1" or "cpu", got None'),
     ({"agent_class": "BDPI"}, "agent_class must be bdpi.BDPI or another agent of this package, got 'BDPI'"),
 ]
 
@@ -145,3 +151,34 @@ def test_a_single_agent_takes_any_callback():
     one.learn(5, callback=first)
     one.learn(5, [second])
     assert (first.n_calls, second.n_calls) == (5, 5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_once_that_agents_learn_by_themselves():
+    with pytest.warns(RuntimeWarning, match="each agent of this population learns by itself.*bdpi doctor") as warned:
+        several = Population(BDPI, Walk, 3, **QUICK)
+    assert len(warned) == 1
+    assert Path(warned[0].filename) == Path(__file__)
+    assert {agent.device.type for agent in several.agents} == {"cpu"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Population(BDPI, Walk, 3, device="cpu", **QUICK)
+
+
+PICTURES = functools.partial(Walk, spaces.Box(0, 255, (1, 36, 36), np.uint8))
+
+
+def test_agents_with_convolutions_are_where_the_population_is():
+    """The first CPU, which is not the same name as any, because there need not be a GPU."""
+    several = Population(BDPI, PICTURES, 2, [{}, {"device": "cpu"}], policy="CnnPolicy", device="cpu:0", **QUICK)
+    assert [agent.device for agent in several.learn(20).agents] == [torch.device("cpu:0"), torch.device("cpu")]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_agents_with_convolutions_go_to_the_gpu_of_the_population_or_to_none():
+    for device in ("cuda:0", "cpu"):
+        several = Population(BDPI, PICTURES, 2, policy="CnnPolicy", device=device, **QUICK).learn(30)
+        assert [agent.device for agent in several.agents] == [torch.device(device)] * 2
+    assert {agent.device.type for agent in Population(BDPI, Walk, 2, device="cuda:0", **QUICK).agents} == {"cpu"}
+    with pytest.raises(ValueError, match="device='cuda:99' does not exist: the last GPU is cuda:"):
+        Population(BDPI, Walk, 2, device="cuda:99", **QUICK)

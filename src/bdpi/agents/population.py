@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import MaybeCallback
@@ -18,7 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bdpi.agents import checks
 from bdpi.agents.base import EnsembleAlgorithm
-from bdpi.learner import fused
+from bdpi.learner import fused, nvrtc
 from bdpi.learner.cohort import Cohorts, Member
 
 CallbackMaker = Callable[[int], MaybeCallback]
@@ -30,8 +32,8 @@ class Population:
     Each of them learns what it would learn alone with ``learner="fused"``: bit for bit if they are fewer than 4 or have
     at most 32 hidden units, while kernels that are faster for many round differently. Agents that differ in the seed,
     the learning rates, alpha or the parameter of the actor's rule are trained by the same pair of kernels, those that
-    differ in anything else by kernels that run side by side. Without a suitable GPU (see ``bdpi doctor``), and for
-    networks that the kernels do not know, agents learn by themselves, each in a thread.
+    differ in anything else by kernels that run side by side. Without a suitable GPU (see ``bdpi doctor``), of which
+    it warns, and for networks that the kernels do not know, agents learn by themselves, each in a thread.
 
     :param agent_class: :class:`~bdpi.agents.bdpi.BDPI` or another agent of this package
     :param env: id of the environment, or a function that makes a new one each time
@@ -40,7 +42,8 @@ class Population:
         only
     :param policy: of all agents
     :param seed: agent number k has the seed ``seed + k``, unless its configuration says otherwise
-    :param device: where they are trained together
+    :param device: where they are trained together; those that learn by themselves are there, too, unless their networks
+        are small perceptrons, which learn on the CPU. "cpu": all learn by themselves, and nobody is warned.
     :param common: arguments of all agents
     :raises ValueError: for arguments that do not fit; it says whose they are
     :raises TypeError: for arguments that agents do not have
@@ -55,7 +58,7 @@ class Population:
         *,
         policy: str = "MlpPolicy",
         seed: int = 0,
-        device: str = "cuda",
+        device: torch.device | str = "cuda",
         **common: Any,
     ) -> None:
         _check_count(n, configs)
@@ -67,13 +70,14 @@ class Population:
         self._members: list[list[Member]] = []
         self._lock = threading.Lock()
         self._ended: list[threading.Event] = []
-        cohorts = Cohorts(int(n), device if fused.is_available() else "cpu")
+        place = _place(device)
+        cohorts = Cohorts(int(n), place)
         for number in range(n):
             arguments = {"seed": seed + number, **common, **(configs[number] if configs else {})}
             with cohorts.making() as members:
                 made = _make(env, self.agents)
                 try:
-                    self.agents.append(agent_class(policy, made, **arguments))
+                    self.agents.append(_agent(agent_class, policy, made, place, arguments))
                 except (TypeError, ValueError) as error:
                     kind = TypeError if isinstance(error, TypeError) else ValueError
                     raise kind(f"agent {number} cannot be made: {error}") from error
@@ -201,6 +205,43 @@ def _make(env: str | Callable[[], gym.Env[Any, Any]], others: list[EnsembleAlgor
     if any(_monitor_of(other).env is made for other in others):
         raise ValueError(f"env must make a new environment each time, agent {len(others)} got that of another agent")
     return Monitor(made)
+
+
+def _place(device: Any) -> torch.device:
+    """Where to train: the CPU if the GPU that is asked for does not exist."""
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f'device must be one of PyTorch, as "cuda", "cuda:1" or "cpu", got {device!r}') from error
+    if place.type != "cuda":
+        return place
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if 0 < count <= (place.index or 0):
+        raise ValueError(f"device={device!r} does not exist: the last GPU is cuda:{count - 1}")
+    if count == 0 or not fused.is_available():
+        warnings.warn(
+            f"each agent of this population learns by itself, on the CPU{' if its networks are small' if count else ''}: "
+            f'to be trained together, they need {nvrtc.REMEDY}. bdpi doctor says what there is; with device="cpu" this is not said.',
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return place if count else torch.device("cpu")
+
+
+def _agent(
+    agent_class: type[EnsembleAlgorithm],
+    policy: str,
+    env: Monitor[Any, Any],
+    place: torch.device,
+    arguments: dict[str, Any],
+) -> EnsembleAlgorithm:
+    """An agent whose networks are at a place, unless they are small, which are faster on the CPU."""
+    if "device" in arguments:
+        return agent_class(policy, env, **arguments)
+    agent = agent_class(policy, env, **arguments, device=place, _init_setup_model=False)
+    agent._device_is_free = True
+    agent._setup_model()
+    return agent
 
 
 def _monitor_of(agent: EnsembleAlgorithm) -> Monitor[Any, Any]:
