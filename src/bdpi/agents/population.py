@@ -219,9 +219,10 @@ def _place(device: Any) -> torch.device:
     if 0 < count <= (place.index or 0):
         raise ValueError(f"device={device!r} does not exist: the last GPU is cuda:{count - 1}")
     if count == 0 or not fused.is_available():
+        where = "on the CPU" if count == 0 else "on the CPU if its networks are small"
         warnings.warn(
-            f"each agent of this population learns by itself, on the CPU{' if its networks are small' if count else ''}: "
-            f'to be trained together, they need {nvrtc.REMEDY}. bdpi doctor says what there is; with device="cpu" this is not said.',
+            f"each agent of this population learns by itself, {where}: to be trained together, they need "
+            f'{nvrtc.REMEDY}. bdpi doctor says what there is; device="cpu" that this is meant.',
             RuntimeWarning,
             stacklevel=3,
         )
