@@ -13,10 +13,11 @@ import torch
 from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from bdpi import BDPI, Population
-from small import QUICK, Walk
+from bdpi import ABCDQN, BDPI, Population
+from small import QUICK, Walk, fingerprint
 
 ON_CPU = {**QUICK, "device": "cpu"}
 INTERRUPTED = """
@@ -36,7 +37,10 @@ try:
     several.learn(10**9, callback=lambda variables, others: asked.append(0) or True)
 except KeyboardInterrupt:
     before = [agent.num_timesteps for agent in several.agents]
-    assert threading.active_count() <= 2, threading.enumerate()  # the other one has sent the signal
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(10)
+            assert not thread.is_alive(), thread
     assert len(asked) == sum(before), "the user's callback was asked at each step"
     several.learn(5, reset_num_timesteps=False)
     assert [agent.num_timesteps for agent in several.agents] == [steps + 5 for steps in before]
@@ -154,12 +158,16 @@ def test_a_single_agent_takes_any_callback():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_once_that_agents_learn_by_themselves():
+def test_without_a_gpu_it_says_once_that_agents_learn_by_themselves(tmp_path):
     with pytest.warns(RuntimeWarning, match="each agent of this population learns by itself.*bdpi doctor") as warned:
         several = Population(BDPI, Walk, 3, **QUICK)
     assert len(warned) == 1
     assert Path(warned[0].filename) == Path(__file__)
     assert {agent.device.type for agent in several.agents} == {"cpu"}
+    several.save(tmp_path)
+    with pytest.warns(RuntimeWarning, match="each agent of this population") as warned:
+        Population.load(tmp_path, Walk)
+    assert Path(warned[0].filename) == Path(__file__)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Population(BDPI, Walk, 3, device="cpu", **QUICK)
@@ -182,3 +190,37 @@ def test_agents_with_convolutions_go_to_the_gpu_of_the_population_or_to_none():
     assert {agent.device.type for agent in Population(BDPI, Walk, 2, device="cuda:0", **QUICK).agents} == {"cpu"}
     with pytest.raises(ValueError, match="device='cuda:99' does not exist: the last GPU is cuda:"):
         Population(BDPI, Walk, 2, device="cuda:99", **QUICK)
+
+
+def test_a_saved_population_goes_on(tmp_path):
+    several = Population(BDPI, Walk, 2, [{"trust_region": 0.1}, {}], seed=3, **ON_CPU).learn(40)
+    several.save(tmp_path, include_buffer=True)
+    loaded = Population.load(tmp_path, Walk, device="cpu")
+    assert [type(agent) for agent in loaded.agents] == [BDPI, BDPI]
+    assert [(agent.seed, agent.trust_region) for agent in loaded.agents] == [(3, 0.1), (4, 0.05)]
+    assert [len(agent.replay_buffer) for agent in loaded.agents] == [40, 40]
+    assert [fingerprint(agent) for agent in loaded.agents] == [fingerprint(agent) for agent in several.agents]
+    alone = [BDPI.load(tmp_path / f"agent-{k}", Monitor(Walk())).learn(20, reset_num_timesteps=False) for k in (0, 1)]
+    loaded.learn(20, reset_num_timesteps=False)
+    assert [fingerprint(agent) for agent in loaded.agents] == [fingerprint(agent) for agent in alone]
+    assert [len(returns) for returns in loaded.returns()] == [20 // 7] * 2
+
+
+class Mine(ABCDQN):
+    """A class that the package does not know."""
+
+
+def test_populations_that_cannot_be_loaded_say_why(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no saved population in .*: no agent-0\.zip"):
+        Population.load(tmp_path, Walk, device="cpu")
+    Population(Mine, Walk, 3, **ON_CPU).save(tmp_path)
+    with pytest.raises(ValueError, match=r"agent of class Mine, .* give load agent_class=Mine"):
+        Population.load(tmp_path, Walk, device="cpu")
+    assert len(Population.load(tmp_path, Walk, agent_class=Mine, device="cpu", gamma=0.5).agents) == 3
+    with pytest.raises(ValueError, match="agent 0 cannot be made: Mine has no trust"):
+        Population.load(tmp_path, Walk, agent_class=Mine, device="cpu", trust=0.5)
+    with pytest.raises(ValueError, match=r"agent-2\.zip is of a larger population: choose another folder"):
+        Population(Mine, Walk, 2, **ON_CPU).save(tmp_path)
+    (tmp_path / "agent-1.zip").unlink()
+    with pytest.raises(FileNotFoundError, match=r"agent-1\.zip is missing: .* has agent-0\.zip, agent-2\.zip"):
+        Population.load(tmp_path, Walk, agent_class=Mine, device="cpu")

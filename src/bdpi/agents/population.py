@@ -7,6 +7,7 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bdpi.agents import checks
 from bdpi.agents.base import EnsembleAlgorithm
+from bdpi.agents.files import class_of
 from bdpi.learner import fused, nvrtc
 from bdpi.learner.cohort import Cohorts, Member
 
+Maker = str | Callable[[], gym.Env[Any, Any]]
 CallbackMaker = Callable[[int], MaybeCallback]
 
 
@@ -52,7 +55,7 @@ class Population:
     def __init__(
         self,
         agent_class: type[EnsembleAlgorithm],
-        env: str | Callable[[], gym.Env[Any, Any]],
+        env: Maker,
         n: int,
         configs: Sequence[Mapping[str, Any]] | None = None,
         *,
@@ -66,24 +69,64 @@ class Population:
         _check_maker(env)
         if not (isinstance(agent_class, type) and issubclass(agent_class, EnsembleAlgorithm)):
             raise ValueError(f"agent_class must be bdpi.BDPI or another agent of this package, got {agent_class!r}")
+        self._begin(int(n), device)
+        for number in range(n):
+            arguments = {"seed": seed + number, **common, **(configs[number] if configs else {})}
+            self._add(env, partial(_agent, agent_class, policy, self._place, arguments))
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        env: Maker,
+        *,
+        agent_class: type[EnsembleAlgorithm] | None = None,
+        device: torch.device | str = "cuda",
+        **changes: Any,
+    ) -> Population:
+        """A population of the agents that :meth:`save` wrote; they go on learning, with what they remember if that was
+        saved, too. Their environments begin new episodes, and :meth:`returns` has those from now on.
+
+        :param folder: where they were saved
+        :param env: id of the environment, or a function that makes a new one each time
+        :param agent_class: of the agents; None: one of this package, which the files name
+        :param device: see :class:`Population`
+        :param changes: of all agents, see their ``load``
+        :raises FileNotFoundError: when there is no agent, or one is missing
+        :raises ValueError: for files that are damaged, or do not fit
+        """
+        _check_maker(env)
+        files = _saved(Path(folder))
+        agent_class = agent_class or _class_in(files[0])
+        population = cls.__new__(cls)
+        population._begin(len(files), device)
+        # As when they were made, small networks stay on the CPU.
+        arguments = {"device": population._place, "_device_is_free": True, **changes}
+        for file in files:
+            population._add(env, partial(agent_class.load, file, **arguments))
+        return population
+
+    def _begin(self, n: int, device: torch.device | str) -> None:
+        """Make room for n agents."""
         self.agents: list[EnsembleAlgorithm] = []
+        self._place = _place(device)
+        self._cohorts = Cohorts(n, self._place)
         self._members: list[list[Member]] = []
         self._lock = threading.Lock()
         self._ended: list[threading.Event] = []
-        place = _place(device)
-        cohorts = Cohorts(int(n), place)
-        for number in range(n):
-            arguments = {"seed": seed + number, **common, **(configs[number] if configs else {})}
-            with cohorts.making() as members:
-                made = _make(env, self.agents)
-                try:
-                    self.agents.append(_agent(agent_class, policy, made, place, arguments))
-                except (TypeError, ValueError) as error:
-                    kind = TypeError if isinstance(error, TypeError) else ValueError
-                    raise kind(f"agent {number} cannot be made: {error}") from error
-            for member in members:
-                member.cohort.pause(member)  # nobody waits for an agent that does not learn
-            self._members.append(members)
+
+    def _add(self, env: Maker, make: Callable[[Monitor[Any, Any]], EnsembleAlgorithm]) -> None:
+        """Make an agent, and its environment."""
+        with self._cohorts.making() as members:
+            made = _make(env, self.agents)
+            try:
+                self.agents.append(make(made))
+            except (TypeError, ValueError) as error:
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"agent {len(self.agents)} cannot be made: {error}") from error
+        for member in members:
+            member.cohort.pause(member)  # nobody waits for an agent that does not learn
+        self._members.append(members)
 
     def learn(
         self, total_timesteps: int, callback: MaybeCallback | CallbackMaker = None, **arguments: Any
@@ -156,7 +199,15 @@ class Population:
         return [_monitor_of(agent).get_episode_rewards() for agent in self.agents]
 
     def save(self, folder: str | Path, include_buffer: bool = False) -> None:
-        """Save each agent, as ``agent-0.zip`` and so on."""
+        """Save each agent, as ``agent-0.zip`` and so on; :meth:`load` brings them back.
+
+        :param folder: of this population alone
+        :param include_buffer: with the replay memories, without which they would have to collect some experience first
+        :raises ValueError: for a folder with more agents than there are here; nothing is written then
+        """
+        left = Path(folder) / f"agent-{len(self.agents)}.zip"
+        if left.exists():
+            raise ValueError(f"{left} is of a larger population: choose another folder, or remove what is there")
         for number, agent in enumerate(self.agents):
             agent.save(Path(folder) / f"agent-{number}", include_buffer=include_buffer)
 
@@ -194,7 +245,7 @@ def _check_maker(env: Any) -> None:
         raise ValueError(f"{wanted}, got {env!r}")
 
 
-def _make(env: str | Callable[[], gym.Env[Any, Any]], others: list[EnsembleAlgorithm]) -> Monitor[Any, Any]:
+def _make(env: Maker, others: list[EnsembleAlgorithm]) -> Monitor[Any, Any]:
     """The environment of an agent.
 
     :param others: agents that have one
@@ -224,7 +275,7 @@ def _place(device: Any) -> torch.device:
             f"each agent of this population learns by itself, {where}: to be trained together, they need "
             f'{nvrtc.REMEDY}. bdpi doctor says what there is; device="cpu" that this is meant.',
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return place if count else torch.device("cpu")
 
@@ -232,9 +283,9 @@ def _place(device: Any) -> torch.device:
 def _agent(
     agent_class: type[EnsembleAlgorithm],
     policy: str,
-    env: Monitor[Any, Any],
     place: torch.device,
     arguments: dict[str, Any],
+    env: Monitor[Any, Any],
 ) -> EnsembleAlgorithm:
     """An agent whose networks are at a place, unless they are small, which are faster on the CPU."""
     if "device" in arguments:
@@ -248,6 +299,29 @@ def _agent(
 def _monitor_of(agent: EnsembleAlgorithm) -> Monitor[Any, Any]:
     """What counts the episodes of an agent of a population."""
     return agent.get_env().envs[0]  # type: ignore[union-attr, no-any-return]
+
+
+def _saved(folder: Path) -> list[Path]:
+    """The files of agents, in the order of their numbers."""
+    found = {path.name for path in folder.glob("agent-*.zip")}
+    files = [folder / f"agent-{number}.zip" for number in range(len(found))]
+    if not files:
+        raise FileNotFoundError(f"there is no saved population in {folder}: no agent-0.zip")
+    for file in files:
+        if file.name not in found:
+            raise FileNotFoundError(f"{file} is missing: {folder} has {', '.join(sorted(found))}")
+    return files
+
+
+def _class_in(file: Path) -> type[EnsembleAlgorithm]:
+    """The class of a saved agent."""
+    from bdpi.agents import AGENTS
+
+    name = class_of(file)
+    for known in AGENTS.values():
+        if known.__name__ == name:
+            return known
+    raise ValueError(f"{file} holds an agent of class {name}, not of this package: give load agent_class={name}")
 
 
 def _for_each(callback: MaybeCallback | CallbackMaker, n: int) -> list[MaybeCallback]:
