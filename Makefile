@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+WITH_CUDA := $(VENV)/.installed-cuda
 
 .PHONY: help setup train test lint bench bench-gpu bench-robot bench-store demonstrations asynchronous precision sanitize \
         figures learning clean
@@ -17,6 +18,11 @@ $(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# What compiles the fused kernels. They need a PyTorch for CUDA, which PyPI's is on Linux.
+$(WITH_CUDA): $(INSTALLED)
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[cuda]'
 	@touch $@
 
 train: $(INSTALLED) ## Train BDPI on FrozenLake8x8 for 300 episodes (one to two minutes)
@@ -34,7 +40,7 @@ bench: $(INSTALLED) ## Speed of the learners against a textbook PyTorch one, and
 	@$(BIN)/python benchmarks/speed.py
 	@$(BIN)/python benchmarks/agents.py
 
-bench-gpu: $(INSTALLED) ## Milliseconds per step of many runs on a GPU, beside what its arithmetic allows
+bench-gpu: $(WITH_CUDA) ## Milliseconds per step of many runs on a GPU, beside what its arithmetic allows
 	@$(BIN)/python benchmarks/gpu.py
 
 bench-robot: $(INSTALLED) ## How long a robot waits: act while learning, and the journal

@@ -103,7 +103,9 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     if arguments.workers:
         if not torch.cuda.is_available():
-            raise SystemExit("there is no GPU: --workers 0 compares what there is")
+            raise SystemExit(
+                "there is no GPU, or no PyTorch for it (see bdpi doctor): --workers 0 compares what there is"
+            )
         with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
             for done in pool.imap_unordered(run, product(range(SEEDS), PRECISIONS)):
                 print(done, flush=True)

@@ -527,10 +527,19 @@ def test_the_doctor_knows_the_installation() -> None:
         "native learner",
         "threads",
         "CUDA",
+        "fused kernels",
         "CUDA graphs",
     ):
         assert re.search(rf"^{part} ", result.stdout, re.MULTILINE)
     assert str(Path(bdpi.__file__).parent) in result.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_doctor_says_that_populations_need_a_gpu() -> None:
+    found = re.search(r"^fused kernels +(.*)$", bdpi_command("doctor").stdout, re.MULTILINE)
+    assert found is not None
+    assert "populations" in found[1]
+    assert 'a GPU of compute capability 9.0 (H100) or newer, and pip install "bdpi[cuda]"' in found[1]
 
 
 def test_the_doctor_survives_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:

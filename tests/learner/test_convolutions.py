@@ -1,11 +1,13 @@
 """Convolutions as matrix products give what PyTorch's own convolutions give."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from bdpi.learner.convolutions import MatrixConv2d, Overlap, Patches, with_matrix_products
+from bdpi.learner.convolutions import MatrixConv2d, Overlap, Patches, products_as_convolutions, with_matrix_products
 
 CASES = [
     {"kernel_size": 8, "stride": 4},
@@ -49,3 +51,44 @@ def test_patches_and_overlap_are_each_others_gradients():
 @pytest.mark.parametrize("arguments", [{"groups": 2}, {"dilation": 2}, {"padding": 1, "padding_mode": "circular"}])
 def test_other_convolutions_stay_as_they_are(arguments):
     assert type(with_matrix_products(nn.Sequential(nn.Conv2d(4, 4, 3, **arguments)))[0]) is nn.Conv2d
+
+
+@pytest.fixture
+def settings():
+    """PyTorch's, for convolutions and for matrix products."""
+    both = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = [each.allow_tf32 for each in both]
+    yield both
+    for each, allowed in zip(both, before, strict=True):
+        each.allow_tf32 = allowed
+
+
+def test_products_stay_as_convolutions_until_the_last_thread_is_done(settings):
+    convolutions, products = settings
+    convolutions.allow_tf32, products.allow_tf32 = True, False
+    entered, may_leave, found = threading.Event(), threading.Event(), []
+
+    def second() -> None:
+        with products_as_convolutions():
+            entered.set()
+            may_leave.wait(10)
+            found.append(products.allow_tf32)
+
+    thread = threading.Thread(target=second)
+    with products_as_convolutions():
+        thread.start()
+        assert entered.wait(10)
+    found.append(products.allow_tf32)
+    may_leave.set()
+    thread.join()
+    assert found == [True, True], "the second one was still at it"
+    assert not products.allow_tf32
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_products_that_are_as_convolutions_stay_so(settings, chosen):
+    convolutions, products = settings
+    convolutions.allow_tf32 = products.allow_tf32 = chosen
+    with products_as_convolutions():
+        assert products.allow_tf32 is chosen
+    assert products.allow_tf32 is chosen

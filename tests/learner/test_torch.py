@@ -1,5 +1,6 @@
 """What only the PyTorch learner can do: convolutions, dictionaries, modules that cannot be batched."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -219,3 +220,23 @@ def test_what_cannot_be_recorded_runs_step_by_step(monkeypatch):
     assert learners[1].replay.reason != ""
     on_cpu, on_gpu = (learner.state_dict()["critics.parameters"] for learner in learners)
     np.testing.assert_allclose(on_gpu, on_cpu, atol=2e-4)
+
+
+@needs_cuda
+def test_several_threads_record_and_replay_as_one_does():
+    def learn() -> bytes:
+        learner = TorchLearner(convolutions(), convolutions(), convolutional_state(3), "cuda")
+        for epoch in range(6):
+            learner.epoch(
+                image_transitions(), *random_batches(3, 3, 16, n=60, seed=epoch), Hyperparameters(fit_steps=2)
+            )
+        assert learner.replay.reason == ""
+        return learner.state_dict()["critics.parameters"].tobytes()
+
+    alone, found = learn(), []
+    threads = [threading.Thread(target=lambda: found.append(learn())) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [alone] * 6

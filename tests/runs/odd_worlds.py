@@ -1,5 +1,6 @@
 """Environments that misbehave, for `bdpi train odd_worlds:…`."""
 
+import sys
 import time
 from typing import Any
 
@@ -61,6 +62,15 @@ class Stuck(Counting):
     def step(self, action: Any) -> Any:
         while True:
             time.sleep(60)
+
+
+class Exiting(Counting):
+    """In the fourth episode, it ends the process that it is in, or tries to."""
+
+    def step(self, action: Any) -> Any:
+        if self.total == 17:
+            sys.exit(3)
+        return super().step(action)
 
 
 class Broken(Counting):
@@ -137,6 +147,7 @@ WORLDS = (
     LastRewardNotANumber,
     Endless,
     Stuck,
+    Exiting,
     Broken,
     Continuous,
     Steered,

@@ -21,7 +21,7 @@ import pytest
 
 from bdpi.runs.campaign import Tally, run_campaign
 from bdpi.runs.errors import RunError
-from bdpi.runs.executors import Executor, make_executor
+from bdpi.runs.executors import Executor, make_executor, population
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import Job, check_jobs, episodes_done, execute, status_of
 from bdpi.runs.plan import Plan
@@ -306,6 +306,20 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "unknown environment 'Missing-v0'" in text
     # of 3 runs of 15 episodes, one is whole, and one has 3 episodes
     assert tally.line().startswith("1 of 3 runs done, 0 running, 2 failed, 40% of the episodes, time left ")
+
+
+@pytest.mark.parametrize("name", ["local", "processes", "population"])
+def test_an_environment_that_calls_sys_exit_fails_its_run_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    bad = job(tmp_path, "bad", environment="odd_worlds:Exiting-v0")
+    executor = population_on_cpu(monkeypatch, 2) if name == "population" else make_executor(name, workers=2)
+    tally, said = run_all([bad, job(tmp_path)], executor, should_stop=stop_after(120))
+    assert len(tally.done) == 1
+    assert len(tally.failed) == 1
+    text = "\n".join(said)
+    assert "SystemExit: 3" in text
+    assert "Traceback" in text
 
 
 def test_a_damaged_folder_is_named_and_nothing_else_is_lost(tmp_path: Path) -> None:
@@ -604,17 +618,20 @@ def test_ray_finishes_a_study_though_a_worker_is_killed(tmp_path: Path, expected
     assert episodes_of(tmp_path, jobs) == expected
 
 
-def test_the_processes_of_a_population_share_the_runs_and_may_die(
-    tmp_path: Path, expected: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def population_on_cpu(monkeypatch: pytest.MonkeyPatch, workers: int) -> Executor:
     """Without a GPU: each run learns as it would alone, in its thread. tests/learner/test_cohort.py has the rest."""
     from bdpi.learner import fused
-    from bdpi.runs.executors import population
 
     monkeypatch.setattr(fused, "is_available", lambda: True)
     monkeypatch.setattr(population, "_shared_gpu", lambda: nullcontext(True))
+    return population.OnGPU(workers=workers, device="cpu")
+
+
+def test_the_processes_of_a_population_share_the_runs_and_may_die(
+    tmp_path: Path, expected: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = small_study(tmp_path)
-    executor, victims = population.OnGPU(workers=5, device="cpu"), []
+    executor, victims = population_on_cpu(monkeypatch, 5), []
     begin = population._Child.begin
 
     def begin_and_kill(child: Any, job: Job, attempt: int) -> None:
@@ -629,3 +646,33 @@ def test_the_processes_of_a_population_share_the_runs_and_may_die(
     assert len(tally.done) == 5
     assert victims
     assert episodes_of(tmp_path, jobs) == expected
+
+
+class Mute:
+    """A connection on which nothing can be sent any more."""
+
+    def __init__(self, connection: Any) -> None:
+        self.recv, self.fileno = connection.recv, connection.fileno
+
+    def send(self, what: Any) -> None:
+        raise OSError("nobody listens")
+
+
+def test_a_process_of_a_population_that_is_not_heard_ends(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    (ours, theirs), stop = context.Pipe(), context.Event()
+    process = context.Process(target=population._work, args=(Mute(theirs), 2, "cpu", 2, stop))
+    process.start()
+    theirs.close()
+    try:
+        ours.send((1, job(tmp_path, environment="odd_worlds:Endless-v0")))  # which saves itself, because of the other
+        ours.send((2, job(tmp_path, "unknown", environment="Missing-v0")))
+        assert ours.poll(60)
+        with pytest.raises(EOFError):
+            ours.recv()
+        process.join(60)
+        assert process.exitcode == 0
+        assert json.loads((job(tmp_path).folder / "config.json").read_text())["status"] == "interrupted"
+    finally:
+        process.kill()
+        process.join()

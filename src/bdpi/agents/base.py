@@ -278,7 +278,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
 
     @property
     def learner_name(self) -> str:
-        """Which learner trains this agent: "native", "torch" or "tabular"."""
+        """Which learner trains this agent: "native", "torch", "tabular", "fused", or "cohort": fused, with others."""
         return self.agent_learner.learner.name
 
     # -- learning -----------------------------------------------------------------------------------------------

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import torch
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.type_aliases import MaybeCallback
+from stable_baselines3.common.vec_env import VecEnv
 
+from bdpi.agents import checks
 from bdpi.agents.base import EnsembleAlgorithm
-from bdpi.learner import fused
+from bdpi.agents.files import class_of
+from bdpi.learner import fused, nvrtc
 from bdpi.learner.cohort import Cohorts, Member
+
+Maker = str | Callable[[], gym.Env[Any, Any]]
+CallbackMaker = Callable[[int], MaybeCallback]
 
 
 class Population:
@@ -21,83 +35,343 @@ class Population:
     Each of them learns what it would learn alone with ``learner="fused"``: bit for bit if they are fewer than 4 or have
     at most 32 hidden units, while kernels that are faster for many round differently. Agents that differ in the seed,
     the learning rates, alpha or the parameter of the actor's rule are trained by the same pair of kernels, those that
-    differ in anything else by kernels that run side by side. Without a suitable GPU (see ``bdpi doctor``), and for
-    networks that the kernels do not know, agents learn by themselves, each in a thread.
+    differ in anything else by kernels that run side by side. Without a suitable GPU (see ``bdpi doctor``), of which
+    it warns, and for networks that the kernels do not know, agents learn by themselves, each in a thread.
 
     :param agent_class: :class:`~bdpi.agents.bdpi.BDPI` or another agent of this package
-    :param env: id of the environment, or a function that makes one
+    :param env: id of the environment, or a function that makes a new one each time
     :param n: number of agents
-    :param configs: arguments of each agent, beside the common ones; None: they differ in the seed only
+    :param configs: a dictionary for each agent, of its arguments beside the common ones; None: they differ in the seed
+        only
     :param policy: of all agents
     :param seed: agent number k has the seed ``seed + k``, unless its configuration says otherwise
-    :param device: where they are trained together
+    :param device: where they are trained together; those that learn by themselves are there, too, unless their networks
+        are small perceptrons, which learn on the CPU. "cpu": all learn by themselves, and nobody is warned.
     :param common: arguments of all agents
+    :raises ValueError: for arguments that do not fit; it says whose they are
+    :raises TypeError: for arguments that agents do not have
     """
 
     def __init__(
         self,
         agent_class: type[EnsembleAlgorithm],
-        env: str | Callable[[], gym.Env[Any, Any]],
+        env: Maker,
         n: int,
         configs: Sequence[Mapping[str, Any]] | None = None,
         *,
         policy: str = "MlpPolicy",
         seed: int = 0,
-        device: str = "cuda",
+        device: torch.device | str = "cuda",
         **common: Any,
     ) -> None:
-        if n < 1:
-            raise ValueError(f"a population has at least one agent, got n={n}")
-        if configs is not None and len(configs) != n:
-            raise ValueError(f"configs must have one entry for each of the {n} agents, got {len(configs)}")
-        self.agents: list[EnsembleAlgorithm] = []
-        self._members: list[list[Member]] = []
-        cohorts = Cohorts(n, device if fused.is_available() else "cpu")
+        _check_count(n, configs)
+        checks.check_integer("seed", seed, 0)
+        _check_maker(env)
+        if not (isinstance(agent_class, type) and issubclass(agent_class, EnsembleAlgorithm)):
+            raise ValueError(f"agent_class must be bdpi.BDPI or another agent of this package, got {agent_class!r}")
+        self._begin(int(n), device)
         for number in range(n):
             arguments = {"seed": seed + number, **common, **(configs[number] if configs else {})}
-            with cohorts.making() as members:
-                made = Monitor(gym.make(env) if isinstance(env, str) else env())
-                self.agents.append(agent_class(policy, made, **arguments))
-            for member in members:
-                member.cohort.pause(member)  # nobody waits for an agent that does not learn
-            self._members.append(members)
+            self._add(env, partial(_agent, agent_class, policy, self._place, arguments))
 
-    def learn(self, total_timesteps: int, **arguments: Any) -> Population:
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        env: Maker,
+        *,
+        agent_class: type[EnsembleAlgorithm] | None = None,
+        device: torch.device | str = "cuda",
+        **changes: Any,
+    ) -> Population:
+        """A population of the agents that :meth:`save` wrote; they go on learning, with what they remember if that was
+        saved, too. Their environments begin new episodes, and :meth:`returns` has those from now on.
+
+        :param folder: where they were saved
+        :param env: id of the environment, or a function that makes a new one each time
+        :param agent_class: of the agents; None: one of this package, which the files name
+        :param device: see :class:`Population`
+        :param changes: of all agents, see their ``load``
+        :raises FileNotFoundError: when there is no agent, or one is missing
+        :raises ValueError: for files that are damaged, or do not fit
+        """
+        _check_maker(env)
+        files = _saved(Path(folder))
+        agent_class = agent_class or _class_in(files[0])
+        population = cls.__new__(cls)
+        population._begin(len(files), device)
+        # As when they were made, small networks stay on the CPU.
+        arguments = {"device": population._place, "_device_is_free": True, **changes}
+        for file in files:
+            population._add(env, partial(agent_class.load, file, **arguments))
+        return population
+
+    def _begin(self, n: int, device: torch.device | str) -> None:
+        """Make room for n agents."""
+        self.agents: list[EnsembleAlgorithm] = []
+        self._place = _place(device)
+        self._cohorts = Cohorts(n, self._place)
+        self._members: list[list[Member]] = []
+        self._lock = threading.Lock()
+        self._ended: list[threading.Event] = []
+
+    def _add(self, env: Maker, make: Callable[[Monitor[Any, Any]], EnsembleAlgorithm]) -> None:
+        """Make an agent, and its environment."""
+        with self._cohorts.making() as members:
+            made = _make(env, self.agents)
+            try:
+                self.agents.append(make(made))
+            except (TypeError, ValueError) as error:
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"agent {len(self.agents)} cannot be made: {error}") from error
+        for member in members:
+            member.cohort.pause(member)  # nobody waits for an agent that does not learn
+        self._members.append(members)
+
+    def learn(
+        self, total_timesteps: int, callback: MaybeCallback | CallbackMaker = None, **arguments: Any
+    ) -> Population:
         """Have each agent learn for so many steps; returns when all have.
 
+        Ctrl-C stops all of them after their current step; each can go on from there.
+
         :param total_timesteps: of each agent
-        :param arguments: of the agents' ``learn``; a callback is shared by all of them
-        :raises RuntimeError: when agents failed; the others have learned to the end
+        :param callback: a function from the number of an agent to its callback (None: it has none). Or, for all agents,
+            a function of two arguments, as SB3 takes it; it is called in the thread of each agent.
+        :param arguments: others of the agents' ``learn``
+        :raises RuntimeError: when agents failed; the others have learned to the end. And while they learn already
+        :raises ValueError: for a callback that several agents cannot share
         """
         errors: dict[int, BaseException] = {}
+        stop = threading.Event()
+        callbacks = [CallbackList([*_parts(each), _Until(stop)]) for each in _for_each(callback, len(self.agents))]
 
-        def learn(number: int) -> None:
-            members = self._members[number]
-            for member in members:
-                member.cohort.resume(member)
+        def learn(number: int, ended: threading.Event) -> None:
             try:
-                self.agents[number].learn(total_timesteps, **{"log_interval": None, **arguments})
+                if not stop.is_set():
+                    with self._learning(number):
+                        everything = {"log_interval": None, "callback": callbacks[number], **arguments}
+                        self.agents[number].learn(total_timesteps, **everything)
             except BaseException as error:
                 errors[number] = error
             finally:
-                for member in members:
-                    member.cohort.pause(member)
+                ended.set()
 
-        threads = [threading.Thread(target=learn, args=(number,)) for number in range(len(self.agents))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        ended = self._claim()
+        threads = [threading.Thread(target=learn, args=each) for each in enumerate(ended)]
+        try:
+            for thread in threads:
+                thread.start()
+            _wait(ended)
+        except BaseException:  # Ctrl-C, most likely
+            stop.set()
+            for thread, event in zip(threads, ended, strict=True):
+                if thread.ident is None:  # it has not begun, and will not
+                    event.set()
+            _wait(ended)
+            raise
         if errors:
             number, error = min(errors.items())
             raise RuntimeError(f"{len(errors)} of {len(threads)} agents failed; agent {number}: {error}") from error
         return self
 
+    def _claim(self) -> list[threading.Event]:
+        """For each agent, what is set when it has learned."""
+        with self._lock:
+            if not all(event.is_set() for event in self._ended):
+                raise RuntimeError("this population is learning already: call learn again when that has returned")
+            self._ended = [threading.Event() for _ in self.agents]
+            return self._ended
+
+    @contextlib.contextmanager
+    def _learning(self, number: int) -> Iterator[None]:
+        """While this lasts, others of its cohort wait for this agent."""
+        for member in self._members[number]:
+            member.cohort.resume(member)
+        try:
+            yield
+        finally:
+            for member in self._members[number]:
+                member.cohort.pause(member)
+
     def returns(self) -> list[list[float]]:
         """Returns of the episodes of each agent."""
-        return [agent.get_env().envs[0].get_episode_rewards() for agent in self.agents]  # type: ignore[union-attr]
+        return [_monitor_of(agent).get_episode_rewards() for agent in self.agents]
 
     def save(self, folder: str | Path, include_buffer: bool = False) -> None:
-        """Save each agent, as ``agent-0.zip`` and so on."""
+        """Save each agent, as ``agent-0.zip`` and so on; :meth:`load` brings them back.
+
+        :param folder: of this population alone
+        :param include_buffer: with the replay memories, without which they would have to collect some experience first
+        :raises ValueError: for a folder with more agents than there are here; nothing is written then
+        """
+        left = Path(folder) / f"agent-{len(self.agents)}.zip"
+        if left.exists():
+            raise ValueError(f"{left} is of a larger population: choose another folder, or remove what is there")
         for number, agent in enumerate(self.agents):
             agent.save(Path(folder) / f"agent-{number}", include_buffer=include_buffer)
+
+
+def _check_count(n: Any, configs: Any) -> None:
+    """Whether there is a configuration for each of n agents."""
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+        raise ValueError(f"a population has at least one agent: n must be a whole number from 1 on, got n={n!r}")
+    if configs is None:
+        return
+    wanted = "configs must be a list of dictionaries, one for each agent"
+    if isinstance(configs, Mapping):
+        raise ValueError(f"{wanted}, got a single one; arguments of all agents go beside it: Population(..., **config)")
+    if not isinstance(configs, Sequence) or isinstance(configs, str):
+        raise ValueError(f"{wanted}, got {configs!r}")
+    if len(configs) != n:
+        raise ValueError(f"configs must have one entry for each of the {n} agents, got {len(configs)}")
+    for number, config in enumerate(configs):
+        if not isinstance(config, Mapping):
+            raise ValueError(f"{wanted}, but configs[{number}] is {config!r}")
+        for name in ("policy", "env"):
+            if name in config:
+                raise ValueError(
+                    f"configs[{number}] has {name!r}, which all agents of a population have in common: give it once, "
+                    f"Population(..., {name}=...)"
+                )
+
+
+def _check_maker(env: Any) -> None:
+    """Whether environments can be made of it."""
+    wanted = "env must be the id of an environment, or a function that makes one for each agent"
+    if isinstance(env, gym.Env | VecEnv):
+        raise ValueError(f"{wanted}, not an environment: give lambda: ... of what has made {env}")
+    if not isinstance(env, str) and not callable(env):
+        raise ValueError(f"{wanted}, got {env!r}")
+
+
+def _make(env: Maker, others: list[EnsembleAlgorithm]) -> Monitor[Any, Any]:
+    """The environment of an agent.
+
+    :param others: agents that have one
+    """
+    made = gym.make(env) if isinstance(env, str) else env()
+    if not isinstance(made, gym.Env):
+        raise ValueError(f"env must make a Gymnasium environment, for agent {len(others)} it made {made!r}")
+    if any(_monitor_of(other).env is made for other in others):
+        raise ValueError(f"env must make a new environment each time, agent {len(others)} got that of another agent")
+    return Monitor(made)
+
+
+def _place(device: Any) -> torch.device:
+    """Where to train: the CPU if the GPU that is asked for does not exist."""
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f'device must be one of PyTorch, as "cuda", "cuda:1" or "cpu", got {device!r}') from error
+    if place.type != "cuda":
+        return place
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if 0 < count <= (place.index or 0):
+        raise ValueError(f"device={device!r} does not exist: the last GPU is cuda:{count - 1}")
+    if count == 0 or not fused.is_available():
+        where = "on the CPU" if count == 0 else "on the CPU if its networks are small"
+        warnings.warn(
+            f"each agent of this population learns by itself, {where}: to be trained together, they need "
+            f'{nvrtc.REMEDY}. bdpi doctor says what there is; device="cpu" that this is meant.',
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return place if count else torch.device("cpu")
+
+
+def _agent(
+    agent_class: type[EnsembleAlgorithm],
+    policy: str,
+    place: torch.device,
+    arguments: dict[str, Any],
+    env: Monitor[Any, Any],
+) -> EnsembleAlgorithm:
+    """An agent whose networks are at a place, unless they are small, which are faster on the CPU."""
+    if "device" in arguments:
+        return agent_class(policy, env, **arguments)
+    agent = agent_class(policy, env, **arguments, device=place, _init_setup_model=False)
+    agent._device_is_free = True
+    agent._setup_model()
+    return agent
+
+
+def _monitor_of(agent: EnsembleAlgorithm) -> Monitor[Any, Any]:
+    """What counts the episodes of an agent of a population."""
+    return agent.get_env().envs[0]  # type: ignore[union-attr, no-any-return]
+
+
+def _saved(folder: Path) -> list[Path]:
+    """The files of agents, in the order of their numbers."""
+    found = {path.name for path in folder.glob("agent-*.zip")}
+    files = [folder / f"agent-{number}.zip" for number in range(len(found))]
+    if not files:
+        raise FileNotFoundError(f"there is no saved population in {folder}: no agent-0.zip")
+    for file in files:
+        if file.name not in found:
+            raise FileNotFoundError(f"{file} is missing: {folder} has {', '.join(sorted(found))}")
+    return files
+
+
+def _class_in(file: Path) -> type[EnsembleAlgorithm]:
+    """The class of a saved agent."""
+    from bdpi.agents import AGENTS
+
+    name = class_of(file)
+    for known in AGENTS.values():
+        if known.__name__ == name:
+            return known
+    raise ValueError(f"{file} holds an agent of class {name}, not of this package: give load agent_class={name}")
+
+
+def _for_each(callback: MaybeCallback | CallbackMaker, n: int) -> list[MaybeCallback]:
+    """The callbacks of n agents."""
+    if callback is None or (n == 1 and isinstance(callback, BaseCallback | list)):
+        return [callback] * n  # type: ignore[list-item]
+    own = "a function from the number of an agent to a callback of its own, callback=lambda number: ..."
+    if isinstance(callback, BaseCallback | list):
+        raise ValueError(f"{n} agents cannot share a callback, which has one agent; give {own}: got {callback!r}")
+    if isinstance(callback, type) or not callable(callback):
+        raise ValueError(f"callback must be {own}, got {callback!r}")
+    if _takes_two(callback):
+        return [callback] * n  # type: ignore[list-item]
+    each: list[Any] = [callback(number) for number in range(n)]  # type: ignore[call-arg, arg-type]
+    for number, given in enumerate(each):
+        if not (given is None or isinstance(given, list) or callable(given) or isinstance(given, BaseCallback)):
+            raise ValueError(f"callback must be {own}; for agent {number} it gave {given!r}")
+    return each
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Whether it is a callback itself, as SB3 takes them: a function of local and global variables."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except (TypeError, ValueError):  # a ValueError: a built-in function that does not say what it takes
+        return False
+    return True
+
+
+class _Until(BaseCallback):
+    """Stops an agent after its current step, once that is wanted."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def _on_step(self) -> bool:
+        return not self._stop.is_set()
+
+
+def _parts(callback: MaybeCallback) -> list[BaseCallback]:
+    """What SB3 takes for a callback, as a list of them."""
+    if callback is None:
+        return []
+    if isinstance(callback, list):
+        return callback
+    return [callback if isinstance(callback, BaseCallback) else ConvertCallback(callback)]
+
+
+def _wait(events: list[threading.Event]) -> None:
+    """Unlike ``Thread.join``, which takes a thread for ended when Ctrl-C interrupts it."""
+    for event in events:
+        event.wait()

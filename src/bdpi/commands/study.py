@@ -52,7 +52,14 @@ def study(
         typer.Option(help="Here, one run after the other; in processes; on a Ray cluster; together on a GPU."),
     ] = _ExecutorName.processes,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Runs at a time.", show_default="all cores")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Runs at a time. With --executor population, how many the GPU trains together: from 4 on, kernels for "
+            "many runs train networks of more than 32 hidden units, and round differently.",
+            show_default="all cores; population: 64",
+        ),
     ] = None,
     ray_address: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Of a running Ray cluster.", show_default="a new one here")

@@ -8,6 +8,7 @@ matrix product, which every device does well.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -143,22 +144,48 @@ def with_matrix_products(module: nn.Module) -> nn.Module:
     return module
 
 
+class _Products:
+    """PyTorch's setting for matrix products, which all threads share: changed by the first that wants it to be, and put
+    back by the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+
+    def enter(self) -> bool:
+        """Returns whether :meth:`leave` has to be called."""
+        products = torch.backends.cuda.matmul
+        with self._lock:
+            try:
+                differs = torch.backends.cudnn.allow_tf32 and not products.allow_tf32
+            except RuntimeError:  # somebody has chosen by PyTorch's newer names, which these do not go with
+                return False
+            if not differs and self._users == 0:
+                return False
+            products.allow_tf32 = True
+            self._users += 1
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                torch.backends.cuda.matmul.allow_tf32 = False
+
+
+_PRODUCTS = _Products()
+
+
 @contextmanager
 def products_as_convolutions() -> Iterator[None]:
     """On a GPU: matrix products in TF32 where PyTorch lets convolutions use it, as it does by default. Which of the two
-    computes a layer then makes no difference to its precision."""
-    products = torch.backends.cuda.matmul
-    try:
-        differs = torch.backends.cudnn.allow_tf32 and not products.allow_tf32
-    except RuntimeError:  # somebody has chosen by PyTorch's newer names, which these do not go with
-        differs = False
-    if differs:
-        products.allow_tf32 = True
+    computes a layer then makes no difference to its precision. Several threads may ask for it at the same time."""
+    has_entered = _PRODUCTS.enter()
     try:
         yield
     finally:
-        if differs:
-            products.allow_tf32 = False
+        if has_entered:
+            _PRODUCTS.leave()
 
 
 def has_convolutions(module: nn.Module) -> bool:

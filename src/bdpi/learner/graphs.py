@@ -7,6 +7,7 @@ first, and a new graph is recorded when shapes, rules or addresses are others th
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -16,6 +17,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 MOST_GRAPHS = 4  # kept at a time; each holds the memory of an epoch
+# Threads share PyTorch's streams: what one of them would run on a stream that another one records would be recorded.
+_RECORDING = threading.Lock()
 
 
 class Replay:
@@ -38,7 +41,7 @@ class Replay:
         :param constants: recorded as they are; whoever changes them must change the ``key``
         """
         if self.reason:
-            return self._function(tensors, *constants)
+            return _step_by_step(self._function, tensors, *constants)
         try:
             if key in self._graphs:
                 graph = self._graphs[key]
@@ -55,7 +58,7 @@ class Replay:
                 stacklevel=2,
             )
             torch.cuda.synchronize()
-            return self._function(tensors, *constants)
+            return _step_by_step(self._function, tensors, *constants)
         while len(self._graphs) >= MOST_GRAPHS:
             self._graphs.pop(next(iter(self._graphs)))
         self._graphs[key] = None
@@ -65,10 +68,12 @@ class Replay:
 class _Graph:
     def __init__(self, function: Callable[..., Tensor], tensors: Any, *constants: Any) -> None:
         self._inputs = tree_map(torch.clone, tensors)
-        torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._output = function(self._inputs, *constants)
+        with _RECORDING:
+            torch.cuda.synchronize()
+            # What other threads do meanwhile, on other streams, is no part of the graph, and does not spoil it.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                self._output = function(self._inputs, *constants)
 
     def replay(self, tensors: Any) -> Tensor:
         tree_map(lambda mine, given: mine.copy_(given), self._inputs, tensors)
@@ -76,11 +81,18 @@ class _Graph:
         return self._output
 
 
+def _step_by_step(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """As it is, while nobody records."""
+    with _RECORDING:
+        return function(*arguments)
+
+
 def _aside(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """On a stream of its own, as PyTorch asks of what is about to be recorded: libraries set themselves up there."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        result = function(*arguments)
-    torch.cuda.current_stream().wait_stream(stream)
+    with _RECORDING:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = function(*arguments)
+        torch.cuda.current_stream().wait_stream(stream)
     return result

@@ -44,12 +44,17 @@ def _cuda() -> list[tuple[str, str]]:
     try:
         import torch
 
-        if not torch.cuda.is_available():
-            why = "" if torch.version.cuda else " (this PyTorch was built without it)"
-            return [("CUDA", f"not available{why}"), ("CUDA graphs", "not used: they need a GPU")]
         from bdpi.learner import fused, nvrtc
 
-        can = "available" if fused.is_available() else f"not available: they need {nvrtc.REMEDY}"
+        lacks = f"not available: they, and populations that are trained together, need {nvrtc.REMEDY}"
+        if not torch.cuda.is_available():
+            why = "" if torch.version.cuda else " (this PyTorch was built without it)"
+            return [
+                ("CUDA", f"not available{why}"),
+                ("fused kernels", lacks),
+                ("CUDA graphs", "not used: they need a GPU"),
+            ]
+        can = "available: populations are trained together" if fused.is_available() else lacks
         name = ("CUDA", f"{torch.version.cuda}: {torch.cuda.get_device_name()}")
     except Exception as error:
         return [("CUDA", f"PyTorch cannot be asked: {named(error)}")]

@@ -174,7 +174,7 @@ def execute(job: Job, should_stop: Callable[[], bool] = lambda: False) -> JobRes
             time.sleep(0.5)
         except RunError as error:
             return JobResult("failed", str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an environment may call sys.exit()
             return JobResult("failed", named(error), traceback.format_exc())
 
 

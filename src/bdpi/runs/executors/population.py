@@ -12,16 +12,18 @@ import multiprocessing
 import os
 import queue
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from bdpi.runs.build import is_peer
-from bdpi.runs.errors import RunError
+from bdpi.runs.errors import RunError, named
 from bdpi.runs.executors.processes import ATTEMPTS, Processes
 from bdpi.runs.job import Job, JobResult, execute, one_thread
 from bdpi.runs.signals import leave_to_parent, left_to_parent
@@ -156,20 +158,31 @@ def _work(connection: Connection, places: int, device: str, runs: int, stop: Any
     parent = os.getppid()
     cohorts = Cohorts(places, device, runs)
     answers: queue.SimpleQueue[tuple[int, JobResult] | None] = queue.SimpleQueue()
+    is_unheard = threading.Event()
 
-    def run(number: int, job: Job) -> None:
-        with cohorts.run():
-            result = execute(job, lambda: stop.is_set() or os.getppid() != parent)
+    def should_stop() -> bool:
+        return stop.is_set() or is_unheard.is_set() or os.getppid() != parent
+
+    def run(number: int, job: Job) -> None:  # whatever happens, somebody waits for an answer
+        try:
+            with cohorts.run():
+                result = execute(job, should_stop)
+        except BaseException as error:
+            result = JobResult("failed", named(error), traceback.format_exc())
         answers.put((number, result))
 
     def answer() -> None:  # one thread, because a connection is not for several
-        while (given := answers.get()) is not None:
-            connection.send(given)
+        try:
+            while (given := answers.get()) is not None:
+                connection.send(given)
+        except Exception:  # nobody hears of these runs: they save themselves, and go on in another process
+            is_unheard.set()
+            _hang_up(connection)
 
     answering = threading.Thread(target=answer)
     answering.start()
     threads = []
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, OSError):
         while (task := connection.recv()) is not None:
             threads.append(threading.Thread(target=run, args=task))
             threads[-1].start()
@@ -177,6 +190,12 @@ def _work(connection: Connection, places: int, device: str, runs: int, stop: Any
         thread.join()
     answers.put(None)
     answering.join()
+
+
+def _hang_up(connection: Connection) -> None:
+    """Have both ends of a connection know that nothing more comes; closing it would not tell a thread that waits."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
