@@ -1,5 +1,6 @@
 """Many agents at once, wherever they learn. tests/learner/test_cohort.py has what they learn on a GPU."""
 
+import _thread
 import functools
 import subprocess
 import sys
@@ -53,6 +54,21 @@ def test_ctrl_c_stops_all_agents_and_they_can_go_on():
     code = f"import sys; sys.path.insert(0, {here!r})\n{INTERRUPTED}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == "went on\n", done.stderr
+
+
+def test_an_interruption_without_a_signal_stops_all_agents():
+    several = Population(BDPI, Walk, 2, **ON_CPU)
+
+    def interrupt(variables, others) -> bool:
+        if several.agents[0].num_timesteps == 20 and variables["self"] is several.agents[0]:
+            _thread.interrupt_main()
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        several.learn(10**9, callback=interrupt)
+    before = [agent.num_timesteps for agent in several.agents]
+    several.learn(5, reset_num_timesteps=False)
+    assert [agent.num_timesteps for agent in several.agents] == [steps + 5 for steps in before]
 
 
 def test_a_population_that_learns_is_not_begun_again():

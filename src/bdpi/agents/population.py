@@ -25,6 +25,7 @@ from bdpi.agents.files import class_of
 from bdpi.learner import fused, nvrtc
 from bdpi.learner.cohort import Cohorts, Member
 
+_LOOK_AROUND = 0.5  # seconds
 Maker = str | Callable[[], gym.Env[Any, Any]]
 CallbackMaker = Callable[[int], MaybeCallback]
 
@@ -374,4 +375,5 @@ def _parts(callback: MaybeCallback) -> list[BaseCallback]:
 def _wait(events: list[threading.Event]) -> None:
     """Unlike ``Thread.join``, which takes a thread for ended when Ctrl-C interrupts it."""
     for event in events:
-        event.wait()
+        while not event.wait(_LOOK_AROUND):  # not all that asks for an interruption ends a longer wait
+            pass
