@@ -2,6 +2,7 @@
 
 import _thread
 import functools
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,8 @@ INTERRUPTED = """
 import os, signal, sys, threading, time
 from small import QUICK, Walk
 from bdpi import BDPI, Population
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they run in the background ignore it
 
 def interrupt():
     while min(agent.num_timesteps for agent in several.agents) < 20:
@@ -57,6 +60,7 @@ def test_ctrl_c_stops_all_agents_and_they_can_go_on():
 
 
 def test_an_interruption_without_a_signal_stops_all_agents():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     several = Population(BDPI, Walk, 2, **ON_CPU)
 
     def interrupt(variables, others) -> bool:
@@ -64,11 +68,14 @@ def test_an_interruption_without_a_signal_stops_all_agents():
             _thread.interrupt_main()
         return True
 
-    with pytest.raises(KeyboardInterrupt):
-        several.learn(10**9, callback=interrupt)
-    before = [agent.num_timesteps for agent in several.agents]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            several.learn(10**9, callback=interrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    steps = [agent.num_timesteps for agent in several.agents]
     several.learn(5, reset_num_timesteps=False)
-    assert [agent.num_timesteps for agent in several.agents] == [steps + 5 for steps in before]
+    assert [agent.num_timesteps for agent in several.agents] == [count + 5 for count in steps]
 
 
 def test_a_population_that_learns_is_not_begun_again():
