@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,6 +131,18 @@ def test_a_damaged_index_is_written_again_and_no_run_is_forgotten(folder: Path) 
     again = bdpi(*command, "--seeds", 1, folder=folder)  # asks for fewer runs than there are
     assert re.fullmatch(r"bdpi: .*study\.json is damaged: .* with the 2 runs that were found in .*\n", again.stderr)
     assert sorted(episodes(folder)) == [("algorithms", "PPO", 0), ("algorithms", "PPO", 1)]
+
+
+def test_who_goes_on_after_a_failure_is_told_what_comes_first(folder: Path) -> None:
+    command = ["study", "tiny.yaml", "--only", "PPO", "--episodes", 2, "--executor", "local"]
+    bdpi(*command, folder=folder)
+    (config,) = folder.glob("runs/tiny/*/*/PPO-seed0/config.json")
+    config.write_text("{bad")
+    done = bdpi(*command, folder=folder, check=False)
+    assert done.returncode == 1
+    assert "Go on:     when what failed is mended, or its folder removed, the same command again" in done.stdout
+    shutil.rmtree(config.parent)
+    assert "Go on" not in bdpi(*command, folder=folder).stdout
 
 
 def test_a_study_whose_driver_is_killed_again_and_again(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -224,8 +224,10 @@ def test_what_cannot_be_recorded_runs_step_by_step(monkeypatch):
 
 @needs_cuda
 def test_several_threads_record_and_replay_as_one_does():
+    state = convolutional_state(3)  # here: threads share PyTorch's generator
+
     def learn() -> bytes:
-        learner = TorchLearner(convolutions(), convolutions(), convolutional_state(3), "cuda")
+        learner = TorchLearner(convolutions(), convolutions(), state, "cuda")
         for epoch in range(6):
             learner.epoch(
                 image_transitions(), *random_batches(3, 3, 16, n=60, seed=epoch), Hyperparameters(fit_steps=2)

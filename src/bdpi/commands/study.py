@@ -146,5 +146,6 @@ def study(
     if len(tally.done) == len(jobs):
         say(f"Draw it:   {program()} report {folder}")
         return
-    say(f"Go on:     the same command again. So far: {program()} report {folder}")
+    first = "when what failed is mended, or its folder removed, " if tally.failed else ""
+    say(f"Go on:     {first}the same command again. So far: {program()} report {folder}")
     raise typer.Exit(FAILED if tally.failed else stop.exit_status if stop.requested() else 0)

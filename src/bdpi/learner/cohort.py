@@ -36,11 +36,11 @@ from bdpi.learner.interface import (
 from bdpi.learner.lanes import FEW, Lane
 from bdpi.learner.memory import NAMES, TensorTransitions
 from bdpi.learner.perceptron import Perceptron
+from bdpi.learner.streams import LAUNCHING
 from bdpi.learner.torch import AdamTensors, numbers_of
 
 N_LANES = 4  # groups that are computed at a time, each of at least this part of the members
 _PATIENCE = 0.005  # seconds that members wait for others
-_LAUNCHING = threading.Lock()  # several lanes, of several cohorts, may want to at the same time
 
 
 @dataclass(eq=False)
@@ -220,7 +220,7 @@ class Cohort:
     def _compute(self, requests: list[_Request], lane: Lane) -> None:
         """An epoch of members that one pair of kernels trains."""
         has_actor = requests[0].hyperparameters.actor_rule is not None
-        with _LAUNCHING, lane.work(), torch.no_grad():
+        with LAUNCHING, lane.work(), torch.no_grad():
             back = self._launch(requests, lane)
         lane.wait()
         metrics = back[: len(requests)].mean(axis=1).tolist()
@@ -392,8 +392,13 @@ class Member(FusedLearner):
     def _refresh(self) -> None:
         self.acting_parameters.copy_((self.critics if self.actor is None else self.actor).parameters)
         self.cohort.acting_active[self.slot].copy_(self.active)
+        self._wait()
+
+    def _wait(self) -> None:
+        """For what this thread has started: the cohort has streams of its own. Waiting for the whole device would spoil
+        the graphs that other threads record."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # the cohort has streams of its own
+            torch.cuda.current_stream(self.device).synchronize()
 
     def q_values(self, observations: Observations) -> FloatArray:
         """See :meth:`bdpi.learner.interface.Learner.q_values`; who acts by them does not wait for the device."""
@@ -425,8 +430,7 @@ class Member(FusedLearner):
         """Learn on from the parameters with which the agent acts, which somebody has set."""
         if self.actor is not None:
             self.actor.parameters.copy_(self.acting_parameters)
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            self._wait()
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """See :meth:`bdpi.learner.interface.Learner.load_state_dict`."""

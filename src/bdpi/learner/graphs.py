@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from bdpi.learner.streams import LAUNCHING
+
 MOST_GRAPHS = 4  # kept at a time; each holds the memory of an epoch
-# Threads share PyTorch's streams: what one of them would run on a stream that another one records would be recorded.
-_RECORDING = threading.Lock()
+_LEFT: list[Any] = []  # graphs that nobody needs any more, but that could not be freed yet
 
 
 class Replay:
@@ -57,7 +58,8 @@ class Replay:
                 RuntimeWarning,
                 stacklevel=2,
             )
-            torch.cuda.synchronize()
+            with LAUNCHING:  # waiting for the device would spoil the recordings of other threads
+                torch.cuda.synchronize()
             return _step_by_step(self._function, tensors, *constants)
         while len(self._graphs) >= MOST_GRAPHS:
             self._graphs.pop(next(iter(self._graphs)))
@@ -67,9 +69,10 @@ class Replay:
 
 class _Graph:
     def __init__(self, function: Callable[..., Tensor], tensors: Any, *constants: Any) -> None:
-        self._inputs = tree_map(torch.clone, tensors)
         self._graph = torch.cuda.CUDAGraph()
-        with _RECORDING:
+        self._inputs = tree_map(torch.clone, tensors)
+        with LAUNCHING:
+            _free_left()
             torch.cuda.synchronize()
             # What other threads do meanwhile, on other streams, is no part of the graph, and does not spoil it.
             with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
@@ -80,16 +83,32 @@ class _Graph:
         self._graph.replay()
         return self._output
 
+    def __del__(self, lock: threading.Lock = LAUNCHING, left: list[Any] = _LEFT) -> None:
+        """To free a graph is to wait for the device, which would spoil what another thread records. This thread cannot
+        wait for that one: whatever it does at the moment, the garbage collector may have called this."""
+        left.append(self._graph)
+        if lock.acquire(blocking=False):
+            try:
+                _free_left()
+            finally:
+                lock.release()
+
+
+def _free_left() -> None:
+    """While nobody records."""
+    while _LEFT:
+        _LEFT.pop().reset()
+
 
 def _step_by_step(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """As it is, while nobody records."""
-    with _RECORDING:
+    with LAUNCHING:
         return function(*arguments)
 
 
 def _aside(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """On a stream of its own, as PyTorch asks of what is about to be recorded: libraries set themselves up there."""
-    with _RECORDING:
+    with LAUNCHING:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -11,13 +11,20 @@ from typing import Any
 
 import torch
 
-REMEDY = 'a GPU of compute capability 9.0 (H100) or newer, and pip install "bdpi[cuda]"'
+REMEDY = (
+    "a GPU of compute capability 9.0 or newer with 227 KiB of shared memory per block (H100), and "
+    'pip install "bdpi[cuda]"'
+)
 _LANES = 32  # threads of a warp
+_SHARED_MEMORY = 227 * 1024  # bytes that a thread block may have: the kernels' need; GPUs for desktops have 99 KiB
 
 
 def is_available() -> bool:
-    """Whether there is a GPU with clusters of thread blocks, and NVIDIA's bindings to compile for it."""
+    """Whether there is a GPU with clusters of thread blocks, and memory for them, and NVIDIA's bindings to compile."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
+        return False
+    properties = torch.cuda.get_device_properties()
+    if getattr(properties, "shared_memory_per_block_optin", _SHARED_MEMORY) < _SHARED_MEMORY:
         return False
     return importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None
 

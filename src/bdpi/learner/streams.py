@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -10,6 +11,9 @@ import torch
 Result = TypeVar("Result")
 
 N_STREAMS = 8
+#: Held by a thread that starts work on streams. Threads share PyTorch's few streams: what one of them would start on a
+#: stream that another one records as a graph would be recorded.
+LAUNCHING = threading.Lock()
 
 
 class Streams:
