@@ -26,6 +26,7 @@ from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import Job, check_jobs, episodes_done, execute, status_of
 from bdpi.runs.plan import Plan
 from bdpi.runs.store import Place, StoredRun, read_run, read_runs, write_archive, write_index
+from bdpi.runs.train import prepare_resumption
 
 SMALL = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 2, "batch_size": 16}
 
@@ -492,6 +493,34 @@ def test_a_run_that_was_killed_while_its_last_files_were_put_in_place_is_complet
     assert agent.read_bytes() == saved
     assert not list(one.folder.glob(".next-*"))
     assert (one.folder / "monitor.csv").stat().st_mtime_ns == episodes
+
+
+LEFT = ("..next-7-episode.json.99.partial.json", ".agent.zip.99.partial", ".config.json.99.partial.json")
+
+
+@pytest.mark.parametrize("when", ["before its first save", "before it began", "later"])
+def test_what_a_run_that_was_killed_left_half_written_is_removed(tmp_path: Path, when: str) -> None:
+    one = job(tmp_path, episodes=2)
+    one.folder.mkdir(parents=True)
+    if when != "before it began":
+        execute(replace(one, plan=replace(one.plan, episodes=1)))
+        config = json.loads((one.folder / "config.json").read_text())
+        saved = {"result": None, "status": "running"} if when == "before its first save" else {"status": "running"}
+        (one.folder / "config.json").write_text(json.dumps(config | saved))
+    for name in LEFT:
+        (one.folder / name).write_text("half a file")
+    assert run_all([one])[0].done == [one]
+    assert not [path.name for path in one.folder.iterdir() if path.name.startswith(".")]
+
+
+def test_who_would_resume_a_run_leaves_the_files_that_are_being_saved(tmp_path: Path) -> None:
+    one = job(tmp_path)
+    execute(one)
+    saving = one.folder / ".next-9-agent.zip"
+    saving.write_bytes(b"the first half")
+    with RunFolder(one.folder).locked(), pytest.raises(RunError, match="being trained by another process"):
+        prepare_resumption(one.folder, episodes=100)
+    assert saving.exists()
 
 
 def test_two_processes_never_write_the_same_run(tmp_path: Path) -> None:

@@ -129,13 +129,21 @@ class RunFolder:
         return not any(path.exists() for path in (*waiting, self._successor))
 
     def settle(self, config: dict[str, Any]) -> None:
-        """Finish a checkpoint whose configuration was written, forget one whose was not: after a crash while saving."""
+        """Finish a checkpoint whose configuration was written, forget one whose was not: after a crash while saving.
+
+        Only for who holds the lock, as :meth:`tidy`.
+        """
         for path in self.checkpoint:
             complete = staged(path, config.get("checkpoint", 0))
             if complete.exists():
                 os.replace(complete, path)
-            for incomplete in self.path.glob(f".next-*-{path.name}"):
-                incomplete.unlink()
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what processes that were killed have left half written: who holds the lock knows that none writes."""
+        for pattern in (".next-*", ".*.partial*"):
+            for left in self.path.glob(pattern):
+                left.unlink(missing_ok=True)
 
     def take_over(self) -> None:
         """Put the run in :attr:`attempt` in the place of the one that is here; after a crash, it is either."""

@@ -289,8 +289,9 @@ def _clear(folder: RunFolder) -> None:
     :raises RunError: when somebody does
     """
     with folder.locked():
+        folder.tidy()
         # the configuration last: without it, nobody would know what the other files are
-        for file in (*folder.path.glob(".next-*"), *reversed(folder.files)):
+        for file in reversed(folder.files):
             file.unlink(missing_ok=True)
 
 

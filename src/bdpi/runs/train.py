@@ -135,7 +135,8 @@ def prepare_resumption(
     note: Callable[[str], None] = _silent,
     command: Sequence[str] = (),
 ) -> Session:
-    """Load a run that was interrupted, failed, or is to become longer. Nothing is written yet.
+    """Load a run that was interrupted, failed, or is to become longer. Nothing is written yet; what a process that was
+    killed has left half saved is put in order.
 
     A simulation is brought back to where it was, by repeating the episode that was going on, and the run goes on as if
     it had never stopped. Elsewhere, that episode is given up: an environment cannot be saved.
@@ -149,8 +150,9 @@ def prepare_resumption(
 
     folder = RunFolder.open(path)
     refuse_to_resume(folder)
-    config = folder.read_config()
-    folder.settle(config)
+    with folder.locked():  # a process that saves it just now would lose its files
+        config = folder.read_config()
+        folder.settle(config)
     plan = Plan.from_dict(config)
     if is_peer(plan.agent):
         raise RunError(f"runs of {plan.agent} cannot be resumed: start again with bdpi train {plan.environment}")
@@ -325,6 +327,7 @@ class Session:
         observer = observer or Observer()
         self.folder.make()
         with self.folder.locked(), warnings_as_notes(observer.note):
+            self.folder.tidy()
             self._open()
             observer.began(self.info, self.progress)
             try:
