@@ -158,7 +158,7 @@ def saved(tmp_path) -> pathlib.Path:
 def test_text_is_not_an_agent(tmp_path):
     path = tmp_path / "agent.zip"
     path.write_text("hello")
-    with pytest.raises(ValueError, match="not a saved agent, or it is damaged"):
+    with pytest.raises(ValueError, match=r"not a saved agent, or it is damaged.*take another copy"):
         BDPI.load(path)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bdpi.report import write_report
 from bdpi.runs.campaign import Tally, run_campaign
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import Executor, make_executor, population
@@ -309,6 +310,19 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert tally.line().startswith("1 of 3 runs done, 0 running, 2 failed, 40% of the episodes, time left ")
 
 
+def test_why_a_run_failed_is_kept_in_the_store_the_archive_and_the_report(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "bad", environment="odd_worlds:NotANumber-v0"), job(tmp_path)]
+    run_all(jobs)
+    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
+    title, runs, _ = read_runs(tmp_path / "small")
+    write_archive(tmp_path / "archive", title, runs)
+    for found in (runs, read_runs(tmp_path / "archive")[1]):
+        assert ["not finite: nan" in run.error for run in found] == [True, False]
+        assert found[1].error == ""
+    write_report(runs, tmp_path / "report", title=title, command="c")
+    assert "not finite: nan" in (tmp_path / "report" / "tables.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize("name", ["local", "processes", "population"])
 def test_an_environment_that_calls_sys_exit_fails_its_run_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -337,6 +351,42 @@ def test_a_damaged_folder_is_named_and_nothing_else_is_lost(tmp_path: Path) -> N
     assert any("BDPI-seed1/config.json is damaged" in line for line in said)
     assert any("BDPI-seed0/monitor.csv is damaged" in line for line in said)
     assert jobs[2] in tally.done
+
+
+def test_a_damaged_index_is_named_and_the_runs_are_found_without_it(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, seed=seed) for seed in range(2)]
+    run_all(jobs)
+    root = tmp_path / "small"
+    whole = episodes_of(tmp_path, jobs)
+    (root / "study.json").write_text('{"title": "Sma')
+    _, runs, problems = read_runs(root)
+    assert {(run.place.series, run.place.seed): (run.returns.tolist(), run.lengths.tolist()) for run in runs} == whole
+    assert len(problems) == 1
+    assert "study.json is damaged" in problems[0]
+    assert "the 2 runs below" in problems[0]
+
+
+def test_the_time_left_follows_the_later_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten episodes in ten seconds, then one in ten: the ninety that are left take longer than ninety seconds."""
+    clock, one = [100.0], job(tmp_path, episodes=101)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    tally = Tally([one], running={one: 0.0}, began=100.0)
+    one.folder.mkdir(parents=True)
+    monitor = one.folder / "monitor.csv"
+    for second in range(21):
+        clock[0] = 100.0 + second
+        monitor.write_text("#\nr,l,t\n" + "1,1,1\n" * (min(second, 10) + (second == 20)))
+        left = tally.seconds_left()
+    assert left == 900
+
+
+def test_the_time_left_is_known_after_the_first_runs_of_this_process(tmp_path: Path) -> None:
+    """They tell nothing while they run."""
+    lefts: dict[int, float | None] = {}
+    jobs = [job(tmp_path, seed=seed, episodes=1) for seed in range(2)]
+    run_all(jobs, show=lambda tally: lefts.update({len(tally.done): tally.seconds_left()}))
+    assert lefts[1] is not None
+    assert lefts[1] > 0
 
 
 def test_a_run_with_noise_needs_its_test_episodes(tmp_path: Path) -> None:

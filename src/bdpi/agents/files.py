@@ -266,7 +266,9 @@ def _read(file: Any, where: Any) -> tuple[dict[str, Any], Arrays]:
         safetensors.SafetensorError,
         OSError,
     ) as error:
-        raise ValueError(f"{where} is not a saved agent, or it is damaged: {error}") from error
+        raise ValueError(
+            f"{where} is not a saved agent, or it is damaged: {error}; take another copy of it, or train again"
+        ) from error
 
 
 def _size_of(file: Any) -> int:

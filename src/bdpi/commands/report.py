@@ -41,7 +41,7 @@ def report(
 
     title, found, problems = read_runs(runs)
     for problem in problems:
-        complain(f"left out: {problem}")
+        complain(problem)
     if not any(len(run.returns) for run in found):
         raise RunError(f"{runs} has no episodes yet")
     if archive is not None:

@@ -141,7 +141,6 @@ def study(
     with stop.on_signals(), LiveTally(console) if live else PlainTally(sys.stdout) as view:
         chosen = make_executor(executor.value, workers, ray_address)
         tally = run_campaign(jobs, chosen, should_stop, view.show, view.say)
-    say(tally.line())
     folder = shlex.quote(str(out / part.name))
     if len(tally.done) == len(jobs):
         say(f"Draw it:   {program()} report {folder}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
@@ -33,7 +34,7 @@ class Tally:
     failed: dict[Job, JobResult] = field(default_factory=dict)
     interrupted: list[Job] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
-    _first_done: int | None = None
+    _pace: deque[tuple[float, int]] = field(default_factory=deque)  # times, and the episodes done then
 
     @property
     def fraction(self) -> float:
@@ -44,13 +45,19 @@ class Tally:
         return _wanted(self.done) + _present((*self.running, *self.interrupted, *self.failed))
 
     def seconds_left(self) -> float | None:
-        """By the episodes since this began; None before there are any. What failed runs lack is not waited for."""
-        done = self._episodes_done()
-        if self._first_done is None:
-            self._first_done = done
+        """By the episodes of the later half of the time so far, since episodes become longer, or shorter, as agents
+        learn; None before there are any. What failed runs lack is not waited for."""
+        now, done = self.keep_pace()
+        while len(self._pace) > 2 and self._pace[1][0] <= (self.began + now) / 2:
+            self._pace.popleft()
+        then, before = self._pace[0]
         left = _wanted(self.jobs) - done - (_wanted(self.failed) - _present(self.failed))
-        new = done - self._first_done
-        return (time.monotonic() - self.began) * left / new if new > 0 else None
+        return (now - then) * left / (done - before) if done > before else None
+
+    def keep_pace(self) -> tuple[float, int]:
+        """Remember how many episodes are done by now."""
+        self._pace.append((time.monotonic(), self._episodes_done()))
+        return self._pace[-1]
 
     def line(self) -> str:
         """In a few words."""
@@ -96,6 +103,8 @@ def run_campaign(
     if tally.done:
         say(f"{len(tally.done)} of {len(jobs)} runs are done already")
 
+    tally.keep_pace()
+
     def started(job: Job) -> None:
         tally.running[job] = time.monotonic()
 
@@ -113,6 +122,8 @@ def run_campaign(
                 if result.details:
                     say(result.details.rstrip())
         show(tally)
+    if not to_do:
+        show(tally)
     return tally
 
 
@@ -127,18 +138,27 @@ class PlainTally:
 
     def __init__(self, stream: TextIO, seconds: float = _PLAIN_SECONDS) -> None:
         self._stream, self._seconds, self._next = stream, seconds, 0.0
+        self._tally: Tally | None = None
+        self._last = ""
 
     def __enter__(self) -> PlainTally:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        if self._tally is not None:
+            self._print(self._tally.line())
 
     def show(self, tally: Tally) -> None:
         """Print where the study stands, unless that was done a moment ago."""
+        self._tally = tally
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._seconds
-            self.say(tally.line())
+            self._print(tally.line())
+
+    def _print(self, line: str) -> None:
+        if line != self._last:
+            self._last = line
+            self.say(line)
 
     def say(self, text: str) -> None:
         """Print a line."""

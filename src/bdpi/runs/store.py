@@ -24,6 +24,7 @@ from bdpi.runs.folder import RunFolder, locked, write_atomically
 
 INDEX = "study.json"  #: in the folder of a study: which run belongs where
 _EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
+_LONGEST_ERROR = 200  # characters
 _ENTROPY_BLOCK = 100  # steps that an archive averages over
 
 
@@ -63,6 +64,7 @@ class StoredRun:
     :param entropies: entropy of the policy (bits) at each step, where it was recorded
     :param config: the run's ``config.json``
     :param path: its folder; ``None`` where it was read from an archive
+    :param error: why it failed, in a line
     """
 
     place: Place
@@ -73,6 +75,7 @@ class StoredRun:
     entropies: NDArray[np.float32] | None = None
     config: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
+    error: str = ""
 
     @property
     def shown_returns(self) -> NDArray[np.float64]:
@@ -134,13 +137,17 @@ def read_runs(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         return _read_archive(root)
     if not (root / INDEX).exists():
         raise RunError(f"{root} is not the folder of a study: it has no {INDEX}")
-    title, folders = _read_index(root)
     runs, problems = [], []
+    try:
+        title, folders = _read_index(root)
+    except RunError as error:
+        title, folders = "", _find_runs(root)
+        problems.append(f"{error}; until then, the {len(folders)} runs below {root} say themselves where they belong")
     for place, path in folders:
         try:
             run = read_run(place, path)
         except RunError as error:
-            problems.append(f"{error}; remove {path}, and bdpi study repeats the run")
+            problems.append(f"left out: {error}; remove {path}, and bdpi study repeats the run")
             continue
         if run is not None:
             runs.append(run)
@@ -173,7 +180,17 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
         np.fromfile(folder.entropy, dtype=np.float32) if folder.entropy.exists() else None,
         config,
         path,
+        _why(folder),
     )
+
+
+def _why(folder: RunFolder) -> str:
+    """The end of a traceback: what was raised."""
+    try:
+        lines = folder.error.read_text("utf-8", errors="replace").strip().splitlines()
+    except OSError:  # none
+        return ""
+    return one_line(lines[-1])[:_LONGEST_ERROR] if lines else ""
 
 
 def read_episodes(folder: RunFolder, config: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -247,7 +264,11 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
     described = {
         "title": title,
         "entropy_block": _ENTROPY_BLOCK,
-        "runs": [{"place": asdict(run.place), "status": run.status, "config": run.config} for run in runs],
+        "runs": [
+            {"place": asdict(run.place), "status": run.status, "config": run.config}
+            | ({"error": run.error} if run.error else {})
+            for run in runs
+        ],
     }
     write_atomically(
         root / _RUNS, lambda path: path.write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", "utf-8")
@@ -285,7 +306,8 @@ def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
                 raise ValueError(f"{Place(**run['place'])}: {damage}")
             noisy = run["config"].get("off_policy_noise") is not None
             if noisy and len(test) < RunFolder(root).saved_tests(run["config"]):
-                problems.append(f"{Place(**run['place'])} in the archive {root} lacks test episodes: archive it again")
+                place = Place(**run["place"])
+                problems.append(f"left out: {place} in the archive {root} lacks test episodes: archive it again")
                 continue
             runs.append(
                 StoredRun(
@@ -296,6 +318,7 @@ def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
                     np.array([float(row[2]) for row in test]) if noisy else None,
                     None if entropies is None else np.repeat(entropies.astype(np.float32), described["entropy_block"]),
                     run["config"],
+                    error=run.get("error", ""),
                 )
             )
         return described["title"], runs, problems
