@@ -200,14 +200,22 @@ def measure_hallway(device: str = "cuda") -> Iterator[Figure]:
         images, rng.integers(0, 4, IMAGES), numbers, np.full_like(numbers, 0.99), images[::-1].copy(), ring=ring
     )
     batches, order = rng.integers(0, IMAGES, (CRITICS, BATCH)), rng.permutation(CRITICS)
-    for precision in PEAK_CONVOLUTIONS:
+    ways: tuple[tuple[Precision, bool], ...] = (("float32", False), ("bfloat16", False), ("bfloat16", True))
+    for precision, kernels in ways:
         policy = CnnPolicy(spaces.Box(0, 255, IMAGE, np.uint8), spaces.Discrete(4))
         learner = network_learner(
-            policy, Conservative(), CRITICS, BATCH, torch.device(device), "torch", precision=precision
+            policy,
+            Conservative(),
+            CRITICS,
+            BATCH,
+            torch.device(device),
+            "torch",
+            precision=precision,
+            picture_kernels=kernels,
         ).learner
         epoch = partial(learner.epoch, memory, batches, order, hyper)
-        ms = milliseconds(epoch, 10)
-        yield Figure("Hallway", f"torch, {precision}", 1, ms, convolutional_floor(policy, hyper, precision))
+        name = f"torch, {precision}" + ", kernels of our own" * kernels
+        yield Figure("Hallway", name, 1, milliseconds(epoch, 10), convolutional_floor(policy, hyper, precision))
 
 
 def main() -> None:

@@ -124,8 +124,8 @@ def test_patches_change_nothing(has_actor, at_once):
     usual, patched = learner(has_actor), learner(has_actor, patches=True)
     patched._at_once = at_once
     assert train(patched) == pytest.approx(train(usual), rel=1e-4)
-    assert patched._trained.windows == (Window((3, 3), (2, 2), (0, 0, 0, 0)),)
-    assert usual._trained.windows is None
+    assert patched._trained.lay_out.keywords["windows"] == (Window((3, 3), (2, 2), (0, 0, 0, 0)),)
+    assert not hasattr(usual._trained.lay_out, "keywords")
     expected, found = usual.state_dict(), patched.state_dict()
     assert found.keys() == expected.keys()
     for name, array in expected.items():
@@ -137,7 +137,7 @@ def test_patches_change_nothing(has_actor, at_once):
 def test_actor_and_critics_that_see_other_patches_take_pictures():
     usual, patched = learner(actor_padding=1), learner(actor_padding=1, patches=True)
     assert train(patched) == train(usual)
-    assert patched._trained.windows is None
+    assert not hasattr(patched._trained.lay_out, "keywords")
 
 
 def test_on_the_cpu_networks_are_trained_as_they_are():

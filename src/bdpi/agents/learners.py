@@ -115,6 +115,7 @@ def network_learner(
     n_threads: int | None = None,
     prior_scale: float = 0.0,
     precision: Precision = "float32",
+    picture_kernels: bool = False,
 ) -> AgentLearner:
     """Networks: the policy's actor, which shares its memory with the learner from now on, and critics.
 
@@ -127,6 +128,7 @@ def network_learner(
     :param n_threads: threads of the native learner
     :param prior_scale: weight of a fixed random function in each critic
     :param precision: in which the PyTorch learner computes
+    :param picture_kernels: see :class:`bdpi.learner.torch.TorchLearner`
     """
     chosen = _choose(policy, rule, choice, device, batch_size, prior_scale)
     if dtype_of(precision) != torch.float32 and chosen != "torch":
@@ -184,7 +186,14 @@ def network_learner(
                 )
         else:
             learner = TorchLearner(
-                actor, policy.make_critic(), state, device, policy.preprocess, prior_scale, precision
+                actor,
+                policy.make_critic(),
+                state,
+                device,
+                policy.preprocess,
+                prior_scale,
+                precision,
+                picture_kernels=picture_kernels,
             )
         if learner.actor is not None and actor_parameters is None:
             actor_parameters = learner.actor.parameters

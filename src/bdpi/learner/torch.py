@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.utils._pytree import tree_map
 
+from bdpi.learner import pictures
 from bdpi.learner.convolutions import has_convolutions, products_as_convolutions
 from bdpi.learner.functional import FunctionalNetwork, Inputs, NetworkStack
 from bdpi.learner.graphs import Replay
@@ -37,12 +38,14 @@ from bdpi.learner.interface import (
     check_same_arrays,
 )
 from bdpi.learner.memory import DeviceMemory, TensorTransitions
-from bdpi.learner.patches import Windows, lay_out, taking_patches
+from bdpi.learner.patches import lay_out, taking_patches
+from bdpi.learner.pictures import PictureNetworks
 from bdpi.learner.rules import ActorRule
 from bdpi.learner.streams import Streams
 
 Precision = Literal["float32", "bfloat16"]
 
+PICTURES_AT_ONCE = 8  # critics that kernels train as a stack; the actor follows one stack while the next is trained
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as PyTorch sets them
 
 
@@ -72,6 +75,15 @@ def numbers_of(hyperparameters: Hyperparameters) -> NDArray[np.float64]:
     parameter = rule.native[1] if rule is not None and rule.native is not None else 0.0
     rates = hyperparameters.learning_rate, hyperparameters.actor_learning_rate
     return np.array([*rates, hyperparameters.critic_step_size, parameter])
+
+
+def _as_they_are(inputs: Inputs) -> Inputs:
+    return inputs
+
+
+def _channels_last(inputs: Inputs) -> Inputs:
+    """The layout that convolutions on a GPU work in."""
+    return tree_map(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, inputs)
 
 
 def _rows(tensor: Tensor) -> list[Tensor]:
@@ -134,9 +146,9 @@ class TrainedCritics:
 class TrainedNetworks:
     """The networks in the form in which an epoch evaluates them; predictions take them as they were given."""
 
-    critics: NetworkStack
-    actor: FunctionalNetwork | None
-    windows: Windows | None = None  #: of the patches that they take; None: they take the inputs themselves
+    critics: NetworkStack | PictureNetworks
+    actor: FunctionalNetwork | PictureNetworks | None
+    lay_out: Callable[[Inputs], Inputs]  #: inputs of a batch as they take them
 
 
 class TorchLearner:
@@ -152,6 +164,8 @@ class TorchLearner:
         PyTorch's autocast. The last layer, parameters, moments, targets, losses and predictions are float32.
     :param patches: lay out once per batch what the networks' first convolutions see, where they begin with such; None:
         on a GPU
+    :param picture_kernels: with "bfloat16", train networks of the usual shape for pictures by kernels of our own, where
+        Triton is installed. Not yet measured on a GPU, and therefore not what agents do.
     """
 
     name = "torch"
@@ -166,6 +180,7 @@ class TorchLearner:
         prior_scale: float = 0.0,
         precision: Precision = "float32",
         patches: bool | None = None,
+        picture_kernels: bool = False,
     ) -> None:
         self.device = torch.device(device)
         self.preprocess = preprocess
@@ -183,6 +198,7 @@ class TorchLearner:
         self._at_once = None if self._streams is None else 1  # critics in a stack; None: all
         self._dtype = dtype_of(precision)
         self._wants_patches = self.device.type == "cuda" if patches is None else patches
+        self._wants_kernels = picture_kernels and self._dtype == torch.bfloat16 and pictures.is_available(self.device)
         #: made in the first epoch, which shows what inputs look like
         self._trained: TrainedNetworks | None = None
         #: runs epochs as CUDA graphs; None on other devices
@@ -339,7 +355,7 @@ class TorchLearner:
                 q = q + self.prior_scale * self._critic_networks.values(self.priors, everyone)
             return q.cpu().numpy()
 
-    def _prior(self, networks: NetworkStack, critics: Tensor, inputs: Inputs) -> Tensor:
+    def _prior(self, networks: NetworkStack | PictureNetworks, critics: Tensor, inputs: Inputs) -> Tensor:
         """The fixed random part of the critics' Q-values; broadcasts where there is none."""
         if not self.prior_scale:
             return torch.zeros((len(critics), 1, 1), device=self.device)
@@ -353,28 +369,33 @@ class TorchLearner:
         """Preprocessed observations of the batches, (n_trained, batch_size, ...)."""
         assert self._trained is not None
         chosen = self.preprocess(tree_map(lambda tensor: tensor[batches.reshape(-1)], stored))
-        if self._trained.windows is not None:
-            chosen = lay_out(chosen, self._trained.windows, self._dtype)
-        elif self._streams is not None:  # the layout that convolutions on a GPU work in
-            chosen = tree_map(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, chosen)
-        return tree_map(lambda tensor: tensor.view(*batches.shape, *tensor.shape[1:]), chosen)
+        return tree_map(lambda tensor: tensor.view(*batches.shape, *tensor.shape[1:]), self._trained.lay_out(chosen))
 
     def _make_trained(self, memory: TensorTransitions, batches: IntArray) -> TrainedNetworks:
-        """The networks to train: taking patches where actor and critics can take the same, and in the wanted type."""
+        """The networks to train: by kernels or with patches where both actor and critics can; in the wanted type."""
         critics, actor = self._critic_networks, self._actor_network
         modules = [critics.module] if actor is None else [critics.module, actor.module]
-        windows: Windows | None = None
-        if self._wants_patches and has_convolutions(critics.module):
+        arrange: Callable[[Inputs], Inputs] = _channels_last if self._streams is not None else _as_they_are
+        takes_patches = False
+        if has_convolutions(critics.module):
             few = self.preprocess(tree_map(lambda tensor: tensor[batches[0, :2]], memory.observations))
-            taking = [each for each in (taking_patches(module, few) for module in modules) if each is not None]
-            if len(taking) == len(modules) and len({seen for _, seen in taking}) == 1:
-                modules, windows = [module for module, _ in taking], taking[0][1]
-        if windows is None and self._dtype == torch.float32:
-            return TrainedNetworks(critics, actor)
+            if self._wants_kernels:
+                found = [pictures.find_picture_networks(module, few) for module in modules]
+                if found[0] is not None and found[-1] is not None:
+                    self._at_once = None if self._streams is None else PICTURES_AT_ONCE
+                    return TrainedNetworks(found[0], None if actor is None else found[1], pictures.lay_out)
+            if self._wants_patches:
+                taking = [each for each in (taking_patches(module, few) for module in modules) if each is not None]
+                takes_patches = len(taking) == len(modules) and len({seen for _, seen in taking}) == 1
+                if takes_patches:
+                    modules = [module for module, _ in taking]
+                    arrange = partial(lay_out, windows=taking[0][1], dtype=self._dtype)
+        if not takes_patches and self._dtype == torch.float32:
+            return TrainedNetworks(critics, actor, arrange)
         return TrainedNetworks(
             NetworkStack(modules[0], self._dtype),
             None if actor is None else FunctionalNetwork(modules[1], self._dtype),
-            windows,
+            arrange,
         )
 
     # -- state --------------------------------------------------------------------------------------------------

@@ -1,0 +1,227 @@
+"""Layers of stacks of networks, as Triton kernels: a convolution without padding, and with one of a single pixel, a
+matrix product.
+
+Images are rows of pixels, pixels are rows of channels, so that what a kernel of a convolution sees of one row of an
+image lies side by side: the patch at a pixel is addressed by the pixel, and the value in it, and never laid out.
+Everything is a product of two matrices, with the pixels of all images of a batch along the longer side; the networks of
+a stack are the last axis of the grid. Sums are float32, in an order that depends on nothing that runs at the same time.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bdpi.learner.pictures import Layer, is_interpreted
+
+_PIXELS, _VALUES, _OUTPUTS = 128, 64, 64  # of a tile, at most
+_SUMMED = 64  # pixels that are summed up at a time for a gradient by weights
+_PROGRAMS = 96  # for the gradient by the weights of one network, about: so many parts are summed up apart
+_INTERPRETED = tl.constexpr(is_interpreted())
+
+
+def _tile(count: int, most: int) -> int:
+    """A power of two, as Triton wants it, that is not needlessly large."""
+    return min(most, max(16, triton.next_power_of_2(count)))
+
+
+@triton.jit
+def _product(left, right, total):
+    if _INTERPRETED:  # Triton's interpreter has no numbers of type bfloat16
+        return tl.dot(left.to(tl.float32), right.to(tl.float32), total, input_precision="ieee")
+    return tl.dot(left, right, total)
+
+
+@triton.jit
+def _patches(
+    pixel, ROWS: tl.constexpr, COLUMNS: tl.constexpr, IMAGE: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr
+):
+    """Where the patches at some pixels of the output begin."""
+    within = pixel % (ROWS * COLUMNS)
+    return (pixel // (ROWS * COLUMNS)) * IMAGE + (within // COLUMNS) * DOWN + (within % COLUMNS) * RIGHT
+
+
+@triton.jit
+def _forwards(
+    images, weights, biases, outputs, n_pixels, image_stride, weight_stride, bias_stride,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, IMAGE: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr,
+    RUN: tl.constexpr, LINE: tl.constexpr, VALUES: tl.constexpr, OUTPUTS: tl.constexpr,
+    TILE_PIXELS: tl.constexpr, TILE_VALUES: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
+):  # fmt: skip
+    network = tl.program_id(2)
+    pixel = tl.program_id(0) * TILE_PIXELS + tl.arange(0, TILE_PIXELS)
+    output = tl.program_id(1) * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
+    patch = images + network * image_stride + _patches(pixel, ROWS, COLUMNS, IMAGE, DOWN, RIGHT)
+    weight = weights + network * weight_stride + output * VALUES
+    total = tl.zeros((TILE_PIXELS, TILE_OUTPUTS), tl.float32)
+    for start in range(0, VALUES, TILE_VALUES):
+        value = start + tl.arange(0, TILE_VALUES)
+        seen = tl.load(
+            patch[:, None] + ((value // RUN) * LINE + value % RUN)[None, :],
+            mask=(pixel < n_pixels)[:, None] & (value < VALUES)[None, :],
+            other=0.0,
+        )
+        factors = tl.load(
+            weight[None, :] + value[:, None], mask=(output < OUTPUTS)[None, :] & (value < VALUES)[:, None], other=0.0
+        )
+        total = _product(seen, factors, total)
+    total += tl.load(biases + network * bias_stride + output, mask=output < OUTPUTS, other=0.0)[None, :]
+    tl.store(
+        outputs + (network * n_pixels + pixel)[:, None] * OUTPUTS + output[None, :],
+        tl.maximum(total, 0.0).to(outputs.dtype.element_ty),
+        mask=(pixel < n_pixels)[:, None] & (output < OUTPUTS)[None, :],
+    )
+
+
+@triton.jit
+def _to_weights(
+    images, gradients, sums, n_pixels, image_stride, per_part,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, IMAGE: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr,
+    RUN: tl.constexpr, LINE: tl.constexpr, VALUES: tl.constexpr, OUTPUTS: tl.constexpr,
+    TILE_PIXELS: tl.constexpr, TILE_VALUES: tl.constexpr, TILE_OUTPUTS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    network, part = tl.program_id(2), tl.program_id(0)
+    output = (tl.program_id(1) // TILES) * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
+    value = (tl.program_id(1) % TILES) * TILE_VALUES + tl.arange(0, TILE_VALUES)
+    offset = (value // RUN) * LINE + value % RUN
+    total = tl.zeros((TILE_OUTPUTS, TILE_VALUES), tl.float32)
+    for start in range(part * per_part, min((part + 1) * per_part, n_pixels), TILE_PIXELS):
+        pixel = start + tl.arange(0, TILE_PIXELS)
+        patch = images + network * image_stride + _patches(pixel, ROWS, COLUMNS, IMAGE, DOWN, RIGHT)
+        seen = tl.load(
+            patch[:, None] + offset[None, :],
+            mask=(pixel < n_pixels)[:, None] & (value < VALUES)[None, :],
+            other=0.0,
+        )
+        gradient = tl.load(
+            gradients + (network * n_pixels + pixel)[:, None] * OUTPUTS + output[None, :],
+            mask=(pixel < n_pixels)[:, None] & (output < OUTPUTS)[None, :],
+            other=0.0,
+        )
+        total = _product(tl.trans(gradient), seen, total)
+    first = (network * tl.num_programs(0) + part) * OUTPUTS
+    tl.store(
+        sums + (first + output)[:, None] * VALUES + value[None, :],
+        total,
+        mask=(output < OUTPUTS)[:, None] & (value < VALUES)[None, :],
+    )
+
+
+@triton.jit
+def _to_images(
+    images, weights, gradients, results, n_images, weight_stride,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    KERNEL_HEIGHT: tl.constexpr, KERNEL_WIDTH: tl.constexpr, STRIDE_DOWN: tl.constexpr, STRIDE_RIGHT: tl.constexpr,
+    OUTPUTS: tl.constexpr, TILE_PIXELS: tl.constexpr, TILE_CHANNELS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
+):  # fmt: skip
+    # Pixels that lie equally to the stride see the same values of the kernel: a program has such pixels only.
+    network, phase = tl.program_id(2), tl.program_id(1) % (STRIDE_DOWN * STRIDE_RIGHT)
+    down, right = phase // STRIDE_RIGHT, phase % STRIDE_RIGHT
+    high: tl.constexpr = (HEIGHT + STRIDE_DOWN - 1) // STRIDE_DOWN
+    wide: tl.constexpr = (WIDTH + STRIDE_RIGHT - 1) // STRIDE_RIGHT
+    number = tl.program_id(0) * TILE_PIXELS + tl.arange(0, TILE_PIXELS)
+    image, row, column = number // (high * wide), (number % (high * wide)) // wide, number % wide
+    y, x = row * STRIDE_DOWN + down, column * STRIDE_RIGHT + right
+    exists = (image < n_images) & (y < HEIGHT) & (x < WIDTH)
+    tile = tl.program_id(1) // (STRIDE_DOWN * STRIDE_RIGHT)
+    channel = tile * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
+    total = tl.zeros((TILE_PIXELS, TILE_CHANNELS), tl.float32)
+    for i in range((KERNEL_HEIGHT + STRIDE_DOWN - 1) // STRIDE_DOWN):
+        for j in range((KERNEL_WIDTH + STRIDE_RIGHT - 1) // STRIDE_RIGHT):
+            ky, kx = down + i * STRIDE_DOWN, right + j * STRIDE_RIGHT
+            # Where the kernel has no such value, no pixel counts.
+            rows, columns = tl.where(ky < KERNEL_HEIGHT, ROWS, 0), tl.where(kx < KERNEL_WIDTH, COLUMNS, 0)
+            within = exists & (row >= i) & (row - i < rows) & (column >= j) & (column - j < columns)
+            ky, kx = tl.minimum(ky, KERNEL_HEIGHT - 1), tl.minimum(kx, KERNEL_WIDTH - 1)
+            pixel = ((network * n_images + image) * ROWS + row - i) * COLUMNS + column - j
+            for start in range(0, OUTPUTS, TILE_OUTPUTS):
+                output = start + tl.arange(0, TILE_OUTPUTS)
+                gradient = tl.load(
+                    gradients + pixel[:, None] * OUTPUTS + output[None, :],
+                    mask=within[:, None] & (output < OUTPUTS)[None, :],
+                    other=0.0,
+                )
+                weight = ((output * KERNEL_HEIGHT + ky) * KERNEL_WIDTH + kx) * CHANNELS
+                factors = tl.load(
+                    weights + network * weight_stride + weight[:, None] + channel[None, :],
+                    mask=(output < OUTPUTS)[:, None] & (channel < CHANNELS)[None, :],
+                    other=0.0,
+                )
+                total = _product(gradient, factors, total)
+    where = (((network * n_images + image) * HEIGHT + y) * WIDTH + x)[:, None] * CHANNELS + channel[None, :]
+    mask = exists[:, None] & (channel < CHANNELS)[None, :]
+    positive = tl.load(images + where, mask=mask, other=0.0) > 0
+    tl.store(results + where, tl.where(positive, total, 0.0).to(results.dtype.element_ty), mask=mask)
+
+
+def _addresses(layer: Layer) -> tuple[int, ...]:
+    """What both kernels that see patches have to know, in their order."""
+    line = layer.width * layer.channels
+    steps = layer.stride[0] * line, layer.stride[1] * layer.channels
+    run = layer.kernel[1] * layer.channels
+    return layer.rows, layer.columns, layer.height * line, *steps, run, line, layer.values, layer.outputs
+
+
+def forwards(layer: Layer, images: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
+    """Rectified outputs (k, n, rows, columns, outputs) of k networks.
+
+    :param images: (k, n, height, width, channels)
+    :param weights: (k, outputs, kernel height, kernel width, channels), of the same type
+    :param biases: (k, outputs), of any stride from network to network
+    """
+    k, n = images.shape[:2]
+    n_pixels = n * layer.rows * layer.columns
+    outputs = images.new_empty(k, n, layer.rows, layer.columns, layer.outputs)
+    pixels, values = _tile(n_pixels, _PIXELS), _tile(layer.values, _VALUES)
+    tile = _tile(layer.outputs, _OUTPUTS)
+    grid = triton.cdiv(n_pixels, pixels), triton.cdiv(layer.outputs, tile), k
+    strides = images.stride(0), weights.stride(0), biases.stride(0)
+    _forwards[grid](images, weights, biases, outputs, n_pixels, *strides, *_addresses(layer), pixels, values, tile)
+    return outputs
+
+
+def to_weights(layer: Layer, images: Tensor, gradients: Tensor) -> Tensor:
+    """Gradients (k, outputs, kernel height, kernel width, channels) by the weights, from those by the sums that
+    :func:`forwards` rectifies."""
+    k, n = images.shape[:2]
+    n_pixels = n * layer.rows * layer.columns
+    values, outputs = _tile(layer.values, _VALUES), _tile(layer.outputs, _OUTPUTS)
+    pixels = _tile(n_pixels, _SUMMED)
+    across = triton.cdiv(layer.values, values)
+    tiles = across * triton.cdiv(layer.outputs, outputs)
+    per_part = pixels * triton.cdiv(n_pixels, pixels * max(1, _PROGRAMS // tiles))
+    parts = triton.cdiv(n_pixels, per_part)
+    sums = torch.empty(k, parts, layer.outputs, *layer.kernel, layer.channels, device=images.device)
+    _to_weights[parts, tiles, k](
+        images,
+        gradients,
+        sums,
+        n_pixels,
+        images.stride(0),
+        per_part,
+        *_addresses(layer),
+        pixels,
+        values,
+        outputs,
+        across,
+    )
+    return sums.sum(1) if parts > 1 else sums[:, 0]
+
+
+def to_images(layer: Layer, images: Tensor, weights: Tensor, gradients: Tensor) -> Tensor:
+    """Gradients by the sums whose rectified values ``images`` are, from those by the sums that :func:`forwards`
+    rectifies."""
+    k, n = images.shape[:2]
+    phases = layer.stride[0] * layer.stride[1]
+    each = n * triton.cdiv(layer.height, layer.stride[0]) * triton.cdiv(layer.width, layer.stride[1])
+    pixels, channels = _tile(each, _PIXELS), _tile(layer.channels, _VALUES)
+    results = torch.empty_like(images)
+    grid = triton.cdiv(each, pixels), phases * triton.cdiv(layer.channels, channels), k
+    _to_images[grid](
+        images, weights, gradients, results, n, weights.stride(0), layer.height, layer.width, layer.channels,
+        layer.rows, layer.columns, *layer.kernel, *layer.stride, layer.outputs, pixels, channels,
+        _tile(layer.outputs, _OUTPUTS),
+    )  # fmt: skip
+    return results

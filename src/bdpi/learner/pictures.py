@@ -1,0 +1,228 @@
+"""Stacks of convolutional networks in bfloat16, trained by kernels of our own (:mod:`bdpi.learner.picture_kernels`).
+
+PyTorch computes a stack of convolutional networks one after the other, or as slow grouped convolutions. Here, each
+layer of a whole stack is one kernel forwards and two backwards. Only networks of the usual shape are: convolutions,
+linear layers, and rectifiers between them.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bdpi.learner.convolutions import is_plain
+from bdpi.learner.functional import Inputs, Loss
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution of images (height, width, channels).
+
+    :param kernel: height and width
+    :param stride: downwards and to the right
+    """
+
+    height: int
+    width: int
+    channels: int
+    outputs: int
+    kernel: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+
+    @cached_property
+    def rows(self) -> int:
+        """Of its output."""
+        return (self.height - self.kernel[0]) // self.stride[0] + 1
+
+    @cached_property
+    def columns(self) -> int:
+        """Of its output."""
+        return (self.width - self.kernel[1]) // self.stride[1] + 1
+
+    @cached_property
+    def values(self) -> int:
+        """That each output is a weighted sum of."""
+        return self.kernel[0] * self.kernel[1] * self.channels
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A layer, and where its parameters are in a network's flat ones: weights first, then biases."""
+
+    layer: Layer
+    weights: int
+    biases: int
+    shape: tuple[int, ...]  #: of the weights in PyTorch's order: outputs, channels, kernel
+
+
+class PictureNetworks:
+    """Stacks of networks of one shape, as functions of flat parameters; offers what ``NetworkStack`` does, and
+    ``FunctionalNetwork``.
+
+    :param hidden: all layers but the last; each is rectified
+    :param last: which computes in float32, and is not
+    """
+
+    def __init__(self, hidden: tuple[_Place, ...], last: _Place) -> None:
+        self._hidden, self._last = hidden, last
+
+    def values(self, stacked: Tensor, inputs: Inputs) -> Tensor:
+        """Outputs (k, n, n_outputs) of a stack of networks (k, P), each for its own inputs, as :func:`lay_out` gives
+        them."""
+        return self._forwards(stacked, self._weights(stacked), inputs)[1]
+
+    def gradients(
+        self, target: Callable[..., Tensor], stacked: Tensor, inputs: Inputs, *arguments: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See ``NetworkStack.gradients``."""
+        weights = self._weights(stacked)
+        images, outputs = self._forwards(stacked, weights, inputs)
+        targets = torch.vmap(target)(outputs, *arguments)
+        slopes = (outputs - targets) * (2 / outputs[0].numel())
+        return self._backwards(stacked, weights, images, slopes), outputs, targets
+
+    def gradient(self, loss: Loss, flat: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Any]:
+        """See ``FunctionalNetwork.gradient``."""
+        stacked = flat.unsqueeze(0)
+        weights = self._weights(stacked)
+        images, outputs = self._forwards(stacked, weights, inputs.unsqueeze(0))
+        with torch.enable_grad():
+            scores = outputs[0].detach().requires_grad_()
+            value, rest = loss(scores)
+            (slopes,) = torch.autograd.grad(value, scores)
+        return self._backwards(stacked, weights, images, slopes.unsqueeze(0))[0], value.detach(), rest
+
+    def _weights(self, stacked: Tensor) -> list[Tensor]:
+        """Those of the hidden layers, rounded, as the kernels want them."""
+        return [
+            _part(stacked, place.weights, *place.shape)
+            .permute(0, 1, *range(3, len(place.shape) + 1), 2)
+            .to(torch.bfloat16, memory_format=torch.contiguous_format)
+            for place in self._hidden
+        ]
+
+    def _forwards(self, stacked: Tensor, weights: list[Tensor], inputs: Tensor) -> tuple[list[Tensor], Tensor]:
+        """What goes into each layer, and the outputs."""
+        from bdpi.learner.picture_kernels import forwards
+
+        images = [inputs]
+        for place, factors in zip(self._hidden, weights, strict=True):
+            biases = _part(stacked, place.biases, place.layer.outputs)
+            images.append(forwards(place.layer, images[-1], factors, biases))
+        features = images[-1].flatten(2).float()
+        biases = _part(stacked, self._last.biases, self._last.layer.outputs)
+        return images, torch.baddbmm(biases.unsqueeze(1), features, self._last_weights(stacked).transpose(1, 2))
+
+    def _last_weights(self, stacked: Tensor) -> Tensor:
+        return _part(stacked, self._last.weights, self._last.layer.outputs, self._last.layer.values)
+
+    def _backwards(self, stacked: Tensor, weights: list[Tensor], images: list[Tensor], slopes: Tensor) -> Tensor:
+        """From the gradient by the outputs to that by the parameters."""
+        from bdpi.learner.picture_kernels import to_images, to_weights
+
+        result = torch.empty_like(stacked)
+        last, features = self._last, images[-1]
+        _part(result, last.weights, last.layer.outputs, last.layer.values).copy_(
+            slopes.transpose(1, 2) @ features.flatten(2).float()
+        )
+        _part(result, last.biases, last.layer.outputs).copy_(slopes.sum(1))
+        gradient = (slopes @ self._last_weights(stacked)).view(features.shape).to(features.dtype) * (features > 0)
+        for number in reversed(range(len(self._hidden))):
+            place, seen = self._hidden[number], images[number]
+            summed = to_weights(place.layer, seen, gradient)
+            _part(result, place.weights, *place.shape).permute(0, 1, *range(3, len(place.shape) + 1), 2).copy_(
+                summed.view(len(summed), place.layer.outputs, *place.shape[2:], place.shape[1])
+            )
+            biases = gradient.flatten(1, -2).sum(1, dtype=torch.float32)
+            _part(result, place.biases, place.layer.outputs).copy_(biases)
+            if number > 0:
+                gradient = to_images(place.layer, seen, weights[number], gradient)
+        return result
+
+
+def _part(stacked: Tensor, start: int, *shape: int) -> Tensor:
+    """Some parameters of each network of a stack, as a view."""
+    size = 1
+    for length in shape:
+        size *= length
+    return stacked[:, start : start + size].view(len(stacked), *shape)
+
+
+def lay_out(images: Tensor) -> Tensor:
+    """Images (n, channels, height, width) as the kernels want them."""
+    return images.permute(0, 2, 3, 1).to(torch.bfloat16, memory_format=torch.contiguous_format)
+
+
+def is_available(device: torch.device) -> bool:
+    """Whether the kernels can run: they need Triton, and a GPU, or Triton's interpreter."""
+    return importlib.util.find_spec("triton") is not None and (device.type == "cuda" or is_interpreted())
+
+
+def is_interpreted() -> bool:
+    """Whether Triton was told to do without a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def find_picture_networks(module: nn.Module, inputs: Any) -> PictureNetworks | None:
+    """``module`` as a function that kernels compute; None where it has another shape, or does more than it seems.
+
+    Found out by trying, on the CPU: which layers it has, in which order, and whether they alone give what it gives.
+
+    :param module: any network
+    :param inputs: a few of its inputs
+    """
+    if not isinstance(inputs, Tensor) or inputs.dim() != 4:
+        return None
+    inputs = inputs.detach().cpu()
+    watched = copy.deepcopy(module).cpu().eval()
+    called: list[nn.Module] = []
+    for part in watched.modules():
+        if not list(part.children()):
+            part.register_forward_pre_hook(lambda part, _: called.append(part))
+    try:
+        with torch.no_grad():
+            expected: Tensor = watched(inputs)
+            parts = [part for part in called if type(part) is not nn.Identity]
+            found = nn.Sequential(*parts)(inputs)
+            same = found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
+    except Exception:  # a foreign network may raise anything: it is trained as it is
+        return None
+    return _picture_networks(watched, parts, inputs) if same else None
+
+
+def _picture_networks(module: nn.Module, parts: list[nn.Module], inputs: Tensor) -> PictureNetworks | None:
+    starts, size = {}, 0
+    for parameter in module.parameters():
+        starts[id(parameter)] = size
+        size += parameter.numel()
+    places: list[_Place] = []
+    _, channels, height, width = inputs.shape
+    for part, after in zip(parts, [*parts[1:], None], strict=True):
+        if type(part) in (nn.ReLU, nn.Flatten):
+            continue
+        shape: tuple[int, ...]
+        if type(part) is nn.Linear:
+            layer = Layer(1, 1, part.in_features, part.out_features)
+            shape = (part.out_features, channels, height, width)
+        elif isinstance(part, nn.Conv2d) and is_plain(part) and part.padding == (0, 0):
+            kernel, stride = (part.kernel_size[0], part.kernel_size[1]), (part.stride[0], part.stride[1])
+            layer = Layer(height, width, channels, part.out_channels, kernel, stride)
+            shape = (part.out_channels, channels, *kernel)
+        else:
+            return None
+        if part.bias is None or type(after) not in (nn.ReLU, type(None)):
+            return None
+        places.append(_Place(layer, starts[id(part.weight)], starts[id(part.bias)], shape))
+        channels, height, width = layer.outputs, layer.rows, layer.columns
+    # The features before the last layer are a vector, in whose order PyTorch and the kernels agree.
+    if type(parts[-1]) is not nn.Linear or len(places) < 2 or places[-1].shape[2:] != (1, 1):
+        return None
+    return PictureNetworks(tuple(places[:-1]), places[-1])
