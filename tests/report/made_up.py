@@ -64,6 +64,6 @@ def study(film: Path | None = None) -> list[StoredRun]:
         entropy = np.random.default_rng(seed).uniform(0.5, 1.5, size=600).astype(np.float32)
         where = {"study": "entropy", "row": "entropy", "environment": TABLE}
         runs.append(run(learned(seed, 100.0, first=-50.0), seed=seed, entropies=entropy, **where))
-    runs.append(run(learned(4, 0.7)[:7], seed=4, status="failed"))
+    runs.append(run(learned(4, 0.7)[:7], seed=4, status="failed", error="ValueError: the arm is stuck"))
     runs.append(run([], series="PPO", seed=4, status="running"))
     return runs

@@ -180,7 +180,7 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
         np.fromfile(folder.entropy, dtype=np.float32) if folder.entropy.exists() else None,
         config,
         path,
-        _why(folder),
+        _why(folder) if config.get("status") == "failed" else "",
     )
 
 
