@@ -73,6 +73,11 @@ def test_a_study_from_the_first_run_to_the_report(folder: Path) -> None:
     assert [line for line in tables[0] if "Made by" not in line] == [
         line for line in tables[1] if "Made by" not in line
     ]
+    archived = (folder / "kept" / "episodes.csv.gz").read_bytes()
+    shutil.rmtree(next(folder.glob("runs/tiny/*/*/PPO-seed1")))
+    fewer = bdpi("report", "runs/tiny", "--archive", "kept", "--out", "shown", folder=folder)
+    assert "kept has 1 runs that runs/tiny has not, or not as far: they are kept" in fewer.stdout
+    assert (folder / "kept" / "episodes.csv.gz").read_bytes() == archived
 
 
 @pytest.mark.parametrize(

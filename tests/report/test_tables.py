@@ -146,8 +146,8 @@ def test_every_pair_is_compared_where_there_are_more_than_two() -> None:
 def test_runs_that_are_not_finished_are_listed() -> None:
     found = unfinished(rows_of(study()))
     assert found.rows == (
-        ("Algorithms", LAKE, "BDPI", "failed", "no", "ValueError: the arm is stuck", "4", "7"),
-        ("Algorithms", LAKE, "PPO", "running", "no", "–", "4", "0"),
+        ("Algorithms", LAKE, "BDPI", "failed: ValueError: the arm is stuck", "no", "4", "7"),
+        ("Algorithms", LAKE, "PPO", "running", "no", "4", "0"),
     )
 
 

@@ -26,7 +26,7 @@ from bdpi.runs.executors import Executor, make_executor, population
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import Job, check_jobs, episodes_done, execute, status_of
 from bdpi.runs.plan import Plan
-from bdpi.runs.store import Place, StoredRun, read_run, read_runs, write_archive, write_index
+from bdpi.runs.store import Place, StoredRun, read_run, read_runs, with_archived, write_archive, write_index
 from bdpi.runs.train import prepare_resumption
 
 SMALL = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 2, "batch_size": 16}
@@ -431,6 +431,24 @@ def test_an_archive_names_runs_whose_tests_were_lost_before(tmp_path: Path) -> N
     _, runs, problems = read_runs(tmp_path / "archive")
     assert [len(run.shown_returns) for run in runs] == [6]
     assert "lacks test episodes" in problems[0]
+
+
+def test_an_archive_keeps_what_the_new_runs_lack(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, seed=seed, episodes=4) for seed in range(3)]
+    run_all(jobs)
+    first, second, third = map(stored, jobs)
+    shorter = replace(second, returns=second.returns[:2], lengths=second.lengths[:2])
+    archive = tmp_path / "archive"
+    assert with_archived([third], archive) == [third]
+    write_archive(archive, "Small", [first, second])
+    again = replace(first, returns=first.returns + 1)
+    whole = with_archived([again, shorter, third], archive)
+    assert [run.place.seed for run in whole] == [0, 1, 2]
+    for found, expected in zip(whole, [again, second, third], strict=True):
+        assert found.returns.tolist() == expected.returns.tolist()
+    (archive / "runs.json").write_text("{")
+    with pytest.raises(RunError, match=r"archive .* is damaged"):
+        with_archived([third], archive)
 
 
 def test_what_is_no_run_is_named_with_what_to_do(tmp_path: Path) -> None:

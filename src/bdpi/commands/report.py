@@ -24,7 +24,11 @@ def report(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write.", show_default="RUNS/report")] = None,
     archive: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Also keep all episodes there, in a few small files that report can read."),
+        typer.Option(
+            metavar="DIR",
+            help="Also keep all episodes there, in a few small files that report can read; runs that are there already "
+            "stay.",
+        ),
     ] = None,
 ) -> None:
     """Draw a study: figure (PNG, PDF), tables with intervals, and a page for the browser.
@@ -37,7 +41,7 @@ def report(
     """
     from bdpi.report.write import write_report
     from bdpi.runs.errors import RunError
-    from bdpi.runs.store import read_runs, write_archive
+    from bdpi.runs.store import read_runs, with_archived, write_archive
 
     title, found, problems = read_runs(runs)
     for problem in problems:
@@ -45,6 +49,11 @@ def report(
     if not any(len(run.returns) for run in found):
         raise RunError(f"{runs} has no episodes yet")
     if archive is not None:
+        new, whole = set(map(id, found)), with_archived(found, archive)
+        kept = sum(id(run) not in new for run in whole)
+        if kept:
+            say(f"{archive} has {kept} runs that {runs} has not, or not as far: they are kept, and reported on, too")
+        found = whole
         write_archive(archive, title, found)
     for path in write_report(found, out or runs / "report", title=title, command=shlex.join(["bdpi", *sys.argv[1:]])):
         say(f"  {path}")

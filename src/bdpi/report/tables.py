@@ -63,9 +63,8 @@ def unfinished(rows: Sequence[Row]) -> Table:
             row.title,
             panel.environment,
             series.name,
-            run.status,
+            f"{run.status}: {run.error}" if run.error else run.status,
             "yes" if any(run is used for used in series.used) else "no",
-            run.error or NONE,
             str(run.place.seed),
             str(len(run.shown_returns)),
         )
@@ -76,8 +75,8 @@ def unfinished(rows: Sequence[Row]) -> Table:
     )
     return Table(
         "Runs that are not finished",
-        ("row", "environment", "series", "status", "counted", "error", "seed", "episodes"),
-        6,
+        ("row", "environment", "series", "status", "counted", "seed", "episodes"),
+        5,
         lines,
         "The numbers of a series come from the episodes that all its runs have. "
         "Only runs that failed, and runs without any episode, are not counted.",

@@ -288,6 +288,20 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
     return written
 
 
+def with_archived(runs: Sequence[StoredRun], archive: Path) -> list[StoredRun]:
+    """Runs, and those that only an archive has, or has more episodes of: what was archived is not lost.
+
+    :param archive: need not exist
+    :raises RunError: when it is damaged
+    """
+    known = {run.place: run for run in _read_archive(archive)[1]} if (archive / _RUNS).exists() else {}
+    for run in runs:
+        before = known.get(run.place)
+        if before is None or len(run.returns) >= len(before.returns):
+            known[run.place] = run
+    return list(known.values())
+
+
 def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
     try:
         described = json.loads((root / _RUNS).read_text("utf-8"))
