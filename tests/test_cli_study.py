@@ -26,6 +26,7 @@ rows:
   critics:
     2x2: {same_as: algorithms/BDPI}
 """
+REPORT = ("tables.md", "index.html")
 
 
 def bdpi(*arguments: object, folder: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -76,7 +77,7 @@ def test_a_study_from_the_first_run_to_the_report(folder: Path) -> None:
     archived = (folder / "kept" / "episodes.csv.gz").read_bytes()
     shutil.rmtree(next(folder.glob("runs/tiny/*/*/PPO-seed1")))
     fewer = bdpi("report", "runs/tiny", "--archive", "kept", "--out", "shown", folder=folder)
-    assert "kept has 1 runs that runs/tiny has not, or not as far: they are kept" in fewer.stdout
+    assert "also reported on, and kept: what runs/tiny has not, or not as far, of kept (runs: 1)" in fewer.stdout
     assert (folder / "kept" / "episodes.csv.gz").read_bytes() == archived
 
 
@@ -131,11 +132,16 @@ def test_a_damaged_index_is_written_again_and_no_run_is_forgotten(folder: Path) 
     index = folder / "runs" / "tiny" / "study.json"
     index.write_text("{bad")
     drawn = bdpi("report", "runs/tiny", folder=folder)
-    assert "bdpi study writes it again; until then, the 2 runs below" in drawn.stderr
-    assert "tables.md" in drawn.stdout
+    for said in (drawn.stderr, *(folder.joinpath("runs/tiny/report", name).read_text() for name in REPORT)):
+        assert "bdpi study writes it again; until then, the 2 runs below" in said
     again = bdpi(*command, "--seeds", 1, folder=folder)  # asks for fewer runs than there are
     assert re.fullmatch(r"bdpi: .*study\.json is damaged: .* with the 2 runs that were found in .*\n", again.stderr)
-    assert sorted(episodes(folder)) == [("algorithms", "PPO", 0), ("algorithms", "PPO", 1)]
+    both = [("algorithms", "PPO", 0), ("algorithms", "PPO", 1)]
+    assert sorted(episodes(folder)) == both
+    index.unlink()
+    assert "study.json is missing; bdpi study writes it again" in bdpi("report", "runs/tiny", folder=folder).stderr
+    bdpi(*command, "--seeds", 1, folder=folder)
+    assert sorted(episodes(folder)) == both
 
 
 def test_who_goes_on_after_a_failure_is_told_what_comes_first(folder: Path) -> None:

@@ -310,6 +310,17 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert tally.line().startswith("1 of 3 runs done, 0 running, 2 failed, 40% of the episodes, time left ")
 
 
+def test_the_reason_of_a_failure_may_have_several_lines(tmp_path: Path) -> None:
+    one = job(tmp_path)
+    execute(one)
+    config = json.loads((one.folder / "config.json").read_text())
+    (one.folder / "config.json").write_text(json.dumps(config | {"status": "failed"}))
+    (one.folder / "error.txt").write_text(
+        'Traceback (most recent call last):\n  File "robot.py", line 3\n    it()\nValueError: the robot\nis on fire\n'
+    )
+    assert stored(one).error == "ValueError: the robot is on fire"
+
+
 def test_why_a_run_failed_is_kept_in_the_store_the_archive_and_the_report(tmp_path: Path) -> None:
     jobs = [job(tmp_path, "bad", environment="odd_worlds:NotANumber-v0"), job(tmp_path)]
     run_all(jobs)
@@ -446,6 +457,14 @@ def test_an_archive_keeps_what_the_new_runs_lack(tmp_path: Path) -> None:
     assert [run.place.seed for run in whole] == [0, 1, 2]
     for found, expected in zip(whole, [again, second, third], strict=True):
         assert found.returns.tolist() == expected.returns.tolist()
+    failed = replace(first, status="failed", returns=np.zeros(9), lengths=np.ones(9, np.int64))
+    write_archive(tmp_path / "failed", "Small", [failed])
+    assert with_archived([first], tmp_path / "failed") == [first]
+    other = replace(first, config=first.config | {"hyperparameters": {"n_critics": 3}})
+    with pytest.raises(
+        RunError, match=r"BDPI on FrozenLake-v1, seed 0, with another hyperparameters: .*another folder"
+    ):
+        with_archived([other], archive)
     (archive / "runs.json").write_text("{")
     with pytest.raises(RunError, match=r"archive .* is damaged"):
         with_archived([third], archive)

@@ -52,8 +52,9 @@ def report(
         new, whole = set(map(id, found)), with_archived(found, archive)
         kept = sum(id(run) not in new for run in whole)
         if kept:
-            say(f"{archive} has {kept} runs that {runs} has not, or not as far: they are kept, and reported on, too")
+            say(f"also reported on, and kept: what {runs} has not, or not as far, of {archive} (runs: {kept})")
         found = whole
         write_archive(archive, title, found)
-    for path in write_report(found, out or runs / "report", title=title, command=shlex.join(["bdpi", *sys.argv[1:]])):
+    command = shlex.join(["bdpi", *sys.argv[1:]])
+    for path in write_report(found, out or runs / "report", title=title, command=command, problems=problems):
         say(f"  {path}")

@@ -45,6 +45,7 @@ def make_page(
     command: str,
     robustness: Robustness | None = None,
     rows: Sequence[TabledRow] | None = None,
+    problems: Sequence[str] = (),
 ) -> str:
     """The text of the page.
 
@@ -53,6 +54,7 @@ def make_page(
     :param command: what the reader would run to get this page again.
     :param robustness: of the runs with random configurations, which have no curves.
     :param rows: of the other runs, where somebody has made them already.
+    :param problems: what the reader should know, such as runs that could not be read.
     """
     tabled = TabledRow.all_of(rows_of(run for run in runs if not is_drawn(run))) if rows is None else rows
     drawn = [each.row for each in tabled]
@@ -67,6 +69,9 @@ def make_page(
     waiting = unfinished(drawn)
     if waiting.rows:
         parts.append(("unfinished", waiting.title, _table(waiting)))
+    if problems:
+        listed = "".join(f"<li>{escape(problem)}</li>" for problem in problems)
+        parts.append(("problems", "Problems", f"<ul>{listed}</ul>"))
     films = _films(drawn)
     if films:
         parts.append(("films", "Films", films))

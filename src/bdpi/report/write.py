@@ -16,7 +16,9 @@ from bdpi.runs.folder import write_atomically
 from bdpi.runs.store import StoredRun
 
 
-def write_report(runs: Sequence[StoredRun], folder: Path, *, title: str, command: str) -> list[Path]:
+def write_report(
+    runs: Sequence[StoredRun], folder: Path, *, title: str, command: str, problems: Sequence[str] = ()
+) -> list[Path]:
     """Write ``figure.png``, ``figure.pdf``, ``tables.md`` and ``index.html``; ``entropy.png`` and ``entropy.pdf`` too
     where runs have recorded entropies. Runs with random configurations have no learning curves in common: they are in
     ``robustness.png`` and ``importance.png``, and the same as PDF, instead.
@@ -25,6 +27,7 @@ def write_report(runs: Sequence[StoredRun], folder: Path, *, title: str, command
     :param folder: made where it does not exist; files of an earlier report in it are replaced.
     :param title: of the page, the figure and the tables.
     :param command: what the reader would run to get the report again.
+    :param problems: what the reader should know, such as runs that could not be read.
     :return: the files, in the order in which they were written.
     :raises RunError: when there are no runs, or the folder cannot be made.
     """
@@ -47,12 +50,14 @@ def write_report(runs: Sequence[StoredRun], folder: Path, *, title: str, command
     written += drawn
     tables, page = folder / "tables.md", folder / "index.html"
     tabled = TabledRow.all_of(rows)
-    _write(tables, _markdown(tabled, title, command, robustness))
-    _write(page, make_page(runs, title=title, command=command, robustness=robustness, rows=tabled))
+    _write(tables, _markdown(tabled, title, command, robustness, problems))
+    _write(page, make_page(runs, title=title, command=command, robustness=robustness, rows=tabled, problems=problems))
     return [*written, tables, page]
 
 
-def _markdown(rows: Sequence[TabledRow], title: str, command: str, robustness: Robustness) -> str:
+def _markdown(
+    rows: Sequence[TabledRow], title: str, command: str, robustness: Robustness, problems: Sequence[str]
+) -> str:
     parts = [f"# {escaped(title)}\n", f"Made by `{' '.join(command.split())}`.\n"]
     for each in rows:
         parts.append(f"## {escaped(each.row.title)}\n")
@@ -62,6 +67,8 @@ def _markdown(rows: Sequence[TabledRow], title: str, command: str, robustness: R
     waiting = unfinished([each.row for each in rows])
     if waiting.rows:
         parts.append(markdown(waiting).replace("### ", "## ", 1))
+    if problems:
+        parts += ["## Problems\n", "".join(f"- {escaped(' '.join(problem.split()))}\n" for problem in problems)]
     return "\n".join(parts)
 
 

@@ -10,6 +10,7 @@ import contextlib
 import csv
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from bdpi.runs.folder import RunFolder, locked, write_atomically
 INDEX = "study.json"  #: in the folder of a study: which run belongs where
 _EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
 _LONGEST_ERROR = 200  # characters
+_SETTINGS = ("agent", "hyperparameters", "policy_kwargs", "off_policy_noise", "action_bits")  # of a configuration
 _ENTROPY_BLOCK = 100  # steps that an archive averages over
 
 
@@ -91,16 +93,18 @@ def write_index(
 ) -> None:
     """Remember which run belongs where; what was known already stays known.
 
-    :param note: gets a line when the index was damaged. Then, what is known already is what the runs say themselves.
+    :param note: gets a line when the index was damaged, or is missing. Then, what is known already is what the runs say
+        themselves.
     """
     root.mkdir(parents=True, exist_ok=True)
     with locked(root):  # another study may begin at the same moment
         try:
-            before = _read_index(root)[1]
+            pairs = [*_read_index(root)[1], *folders]
         except RunError as error:
-            before = _find_runs(root)
-            note(f"{error}, with the {len(before)} runs that were found in {root}")
-        known = {tuple(vars(place).values()): path for place, path in (*before, *folders)}
+            found = _find_runs(root)
+            pairs = [*folders, *found]
+            note(f"{error}, with the {len(found)} runs that were found in {root}")
+        known = {tuple(vars(place).values()): path for place, path in pairs}
         entries = [[*place, str(path.relative_to(root))] for place, path in known.items()]
         text = json.dumps({"title": title, "runs": entries}, ensure_ascii=False, indent=0)
         write_atomically(root / INDEX, lambda path: path.write_text(text, encoding="utf-8"))
@@ -111,7 +115,9 @@ def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
         index = json.loads((root / INDEX).read_text("utf-8"))
         return str(index["title"]), [(Place(*entry[:5]), root / entry[5]) for entry in index["runs"]]
     except FileNotFoundError:
-        return "", []
+        if not _find_runs(root):
+            return "", []
+        raise RunError(f"{root / INDEX} is missing; bdpi study writes it again") from None
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise RunError(f"{root / INDEX} is damaged: {named(error)}; bdpi study writes it again") from None
 
@@ -135,14 +141,14 @@ def read_runs(root: Path) -> tuple[str, list[StoredRun], list[str]]:
     """
     if (root / _RUNS).exists():
         return _read_archive(root)
-    if not (root / INDEX).exists():
-        raise RunError(f"{root} is not the folder of a study: it has no {INDEX}")
     runs, problems = [], []
     try:
         title, folders = _read_index(root)
     except RunError as error:
         title, folders = "", _find_runs(root)
         problems.append(f"{error}; until then, the {len(folders)} runs below {root} say themselves where they belong")
+    if not (root / INDEX).exists() and {place.study for place, _ in folders} != {root.absolute().name}:
+        raise RunError(f"{root} is not the folder of a study: it has no {INDEX}")
     for place, path in folders:
         try:
             run = read_run(place, path)
@@ -187,10 +193,11 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
 def _why(folder: RunFolder) -> str:
     """The end of a traceback: what was raised."""
     try:
-        lines = folder.error.read_text("utf-8", errors="replace").strip().splitlines()
+        text = folder.error.read_text("utf-8", errors="replace").strip()
     except OSError:  # none
         return ""
-    return one_line(lines[-1])[:_LONGEST_ERROR] if lines else ""
+    frames = [match.end() for match in re.finditer(r"^[ \t].*\n", text, re.MULTILINE)]
+    return one_line(text[frames[-1] if frames else 0 :])[:_LONGEST_ERROR]
 
 
 def read_episodes(folder: RunFolder, config: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -292,14 +299,25 @@ def with_archived(runs: Sequence[StoredRun], archive: Path) -> list[StoredRun]:
     """Runs, and those that only an archive has, or has more episodes of: what was archived is not lost.
 
     :param archive: need not exist
-    :raises RunError: when it is damaged
+    :raises RunError: when it is damaged, or has a run with other settings in the place of one of these
     """
     known = {run.place: run for run in _read_archive(archive)[1]} if (archive / _RUNS).exists() else {}
     for run in runs:
-        before = known.get(run.place)
-        if before is None or len(run.returns) >= len(before.returns):
+        before = known.setdefault(run.place, run)
+        different = [name for name in _SETTINGS if run.config.get(name) != before.config.get(name)]
+        if different:
+            raise RunError(
+                f"the archive {archive} has {run.place.series} on {run.place.environment}, seed {run.place.seed}, with "
+                f"another {different[0]}: {before.config.get(different[0])!r}, not {run.config.get(different[0])!r}; "
+                "choose another folder, or remove it"
+            )
+        if _worth(run) >= _worth(before):
             known[run.place] = run
     return list(known.values())
+
+
+def _worth(run: StoredRun) -> tuple[bool, int]:
+    return run.status != "failed", len(run.returns)
 
 
 def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
