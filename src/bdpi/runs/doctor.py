@@ -7,13 +7,13 @@ import warnings
 from pathlib import Path
 
 from bdpi.runs.errors import named, one_line
-from bdpi.runs.versions import versions
+from bdpi.runs.versions import origin
 
 
 def findings() -> list[tuple[str, str]]:
     """Names and values, in the order to show them. Looks at everything, and raises nothing."""
     return [
-        *versions().items(),
+        *origin().items(),
         ("platform", platform.platform()),
         ("installed in", str(Path(__file__).parent.parent)),
         *_native_learner(),

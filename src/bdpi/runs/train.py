@@ -34,7 +34,7 @@ from bdpi.runs.folder import RunFolder, default_path, staged, write_atomically
 from bdpi.runs.plan import Plan
 from bdpi.runs.progress import Observer, Progress, RunInfo
 from bdpi.runs.settings import settable
-from bdpi.runs.versions import versions
+from bdpi.runs.versions import origin
 
 if TYPE_CHECKING:
     from bdpi.agents import EnsembleAlgorithm as Agent
@@ -227,7 +227,7 @@ def _tester(plan: Plan, agent: Agent, folder: RunFolder) -> Tester | None:
 
 def _circumstances(command: Sequence[str]) -> dict[str, Any]:
     """When, how and with what a session was started."""
-    return {"started": _now(), "command": list(command), "versions": versions(), "platform": platform.platform()}
+    return {"started": _now(), "command": list(command), "versions": origin(), "platform": platform.platform()}
 
 
 def _now() -> str:

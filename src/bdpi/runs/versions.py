@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import platform
+import subprocess
+from pathlib import Path
 
 PACKAGES = ("bdpi", "numpy", "torch", "gymnasium", "stable-baselines3")
 
@@ -12,6 +15,26 @@ PACKAGES = ("bdpi", "numpy", "torch", "gymnasium", "stable-baselines3")
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on. Imports none of them."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def origin() -> dict[str, str]:
+    """The same, and the commit, where this is a clone of the repository: a version number has many of them."""
+    found = _commit()
+    return versions() | ({"commit": found} if found else {})
+
+
+@functools.cache
+def _commit() -> str:
+    """In short, with ``-dirty`` behind it where something was changed since; empty in an installed package."""
+    import bdpi
+
+    root = Path(bdpi.__file__).parents[2]
+    if not (root / ".git").exists():
+        return ""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # no git, or not a repository that it trusts
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    return ""
 
 
 @functools.cache
