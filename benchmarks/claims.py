@@ -264,7 +264,7 @@ def claims() -> list[tuple[str, list[str], str]]:
             ],
             "one critic is not enough: confirmed on Table; on FrozenLake half of the runs with one critic never learn, "
             "the others are as good as with 16; the one that reached 90 on Table did not stay there. 32x32 is probably "
-            "better on FrozenLake than 8x8 and 16x8, and not slower on Table; otherwise four runs do not tell them apart",
+            "better on FrozenLake than 8x8 and 16x8, and not slower on Table; otherwise four runs do not tell",
         ),
         (
             "Off-policy noise does no harm",
