@@ -138,7 +138,25 @@ def head() -> tuple[nn.Module, ...]:
     return nn.Flatten(), nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 2)
 
 
+class Unused(nn.Module):
+    """Has a part that it does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.outside = small(), nn.Linear(5, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.inside(images)
+
+
+def shared() -> nn.Module:
+    twice = nn.Linear(8, 8)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), *head()[:-1], twice, nn.ReLU(), twice)
+
+
 OTHERS = {
+    "unused parameters": Unused,
+    "shared parameters": shared,
     "more than layers": lambda: Residual(),
     "padding": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), *head()),
     "dilation": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, dilation=2), nn.ReLU(), *head()),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +61,15 @@ class _Place:
     layer: Layer
     weights: int
     biases: int
-    shape: tuple[int, ...]  #: of the weights in PyTorch's order: outputs, channels, kernel
+    shape: tuple[int, int, int, int]  #: of the weights in PyTorch's order: outputs, channels, kernel
+
+    def weights_of(self, stacked: Tensor) -> Tensor:
+        """In the kernels' order, a view: networks, outputs, kernel, channels."""
+        return _part(stacked, self.weights, *self.shape).permute(0, 1, 3, 4, 2)
+
+    def biases_of(self, stacked: Tensor) -> Tensor:
+        """A view: networks, outputs."""
+        return _part(stacked, self.biases, self.layer.outputs)
 
 
 class PictureNetworks:
@@ -102,12 +111,8 @@ class PictureNetworks:
 
     def _weights(self, stacked: Tensor) -> list[Tensor]:
         """Those of the hidden layers, rounded, as the kernels want them."""
-        return [
-            _part(stacked, place.weights, *place.shape)
-            .permute(0, 1, *range(3, len(place.shape) + 1), 2)
-            .to(torch.bfloat16, memory_format=torch.contiguous_format)
-            for place in self._hidden
-        ]
+        dense = torch.contiguous_format
+        return [place.weights_of(stacked).to(torch.bfloat16, memory_format=dense) for place in self._hidden]
 
     def _forwards(self, stacked: Tensor, weights: list[Tensor], inputs: Tensor) -> tuple[list[Tensor], Tensor]:
         """What goes into each layer, and the outputs."""
@@ -115,14 +120,11 @@ class PictureNetworks:
 
         images = [inputs]
         for place, factors in zip(self._hidden, weights, strict=True):
-            biases = _part(stacked, place.biases, place.layer.outputs)
-            images.append(forwards(place.layer, images[-1], factors, biases))
+            images.append(forwards(place.layer, images[-1], factors, place.biases_of(stacked)))
         features = images[-1].flatten(2).float()
-        biases = _part(stacked, self._last.biases, self._last.layer.outputs)
-        return images, torch.baddbmm(biases.unsqueeze(1), features, self._last_weights(stacked).transpose(1, 2))
-
-    def _last_weights(self, stacked: Tensor) -> Tensor:
-        return _part(stacked, self._last.weights, self._last.layer.outputs, self._last.layer.values)
+        weights_of_last = self._last.weights_of(stacked).flatten(2)
+        biases_of_last = self._last.biases_of(stacked).unsqueeze(1)
+        return images, torch.baddbmm(biases_of_last, features, weights_of_last.transpose(1, 2))
 
     def _backwards(self, stacked: Tensor, weights: list[Tensor], images: list[Tensor], slopes: Tensor) -> Tensor:
         """From the gradient by the outputs to that by the parameters."""
@@ -130,19 +132,16 @@ class PictureNetworks:
 
         result = torch.empty_like(stacked)
         last, features = self._last, images[-1]
-        _part(result, last.weights, last.layer.outputs, last.layer.values).copy_(
-            slopes.transpose(1, 2) @ features.flatten(2).float()
-        )
-        _part(result, last.biases, last.layer.outputs).copy_(slopes.sum(1))
-        gradient = (slopes @ self._last_weights(stacked)).view(features.shape).to(features.dtype) * (features > 0)
+        by_weights = slopes.transpose(1, 2) @ features.flatten(2).float()
+        last.weights_of(result).copy_(by_weights[:, :, None, None])
+        last.biases_of(result).copy_(slopes.sum(1))
+        by_features = slopes @ last.weights_of(stacked).flatten(2)
+        gradient = by_features.view(features.shape).to(features.dtype) * (features > 0)
         for number in reversed(range(len(self._hidden))):
             place, seen = self._hidden[number], images[number]
-            summed = to_weights(place.layer, seen, gradient)
-            _part(result, place.weights, *place.shape).permute(0, 1, *range(3, len(place.shape) + 1), 2).copy_(
-                summed.view(len(summed), place.layer.outputs, *place.shape[2:], place.shape[1])
-            )
-            biases = gradient.flatten(1, -2).sum(1, dtype=torch.float32)
-            _part(result, place.biases, place.layer.outputs).copy_(biases)
+            wanted = place.weights_of(result)
+            wanted.copy_(to_weights(place.layer, seen, gradient).view(wanted.shape))
+            place.biases_of(result).copy_(gradient.flatten(1, -2).sum(1, dtype=torch.float32))
             if number > 0:
                 gradient = to_images(place.layer, seen, weights[number], gradient)
         return result
@@ -150,10 +149,7 @@ class PictureNetworks:
 
 def _part(stacked: Tensor, start: int, *shape: int) -> Tensor:
     """Some parameters of each network of a stack, as a view."""
-    size = 1
-    for length in shape:
-        size *= length
-    return stacked[:, start : start + size].view(len(stacked), *shape)
+    return stacked[:, start : start + math.prod(shape)].view(len(stacked), *shape)
 
 
 def lay_out(images: Tensor) -> Tensor:
@@ -208,7 +204,6 @@ def _picture_networks(module: nn.Module, parts: list[nn.Module], inputs: Tensor)
     for part, after in zip(parts, [*parts[1:], None], strict=True):
         if type(part) in (nn.ReLU, nn.Flatten):
             continue
-        shape: tuple[int, ...]
         if type(part) is nn.Linear:
             layer = Layer(1, 1, part.in_features, part.out_features)
             shape = (part.out_features, channels, height, width)
@@ -224,5 +219,8 @@ def _picture_networks(module: nn.Module, parts: list[nn.Module], inputs: Tensor)
         channels, height, width = layer.outputs, layer.rows, layer.columns
     # The features before the last layer are a vector, in whose order PyTorch and the kernels agree.
     if type(parts[-1]) is not nn.Linear or len(places) < 2 or places[-1].shape[2:] != (1, 1):
+        return None
+    # A parameter that is used twice, or never, would need more than that.
+    if size != sum(math.prod(place.shape) + place.layer.outputs for place in places) or len(set(places)) < len(places):
         return None
     return PictureNetworks(tuple(places[:-1]), places[-1])

@@ -123,9 +123,9 @@ def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
 
 
 def _find_runs(root: Path) -> list[tuple[Place, Path]]:
-    """The runs below a folder that can say where they belong."""
+    """The runs below a folder that can say where they belong: not far below, for it may be any folder."""
     found = []
-    for file in sorted(root.rglob("config.json")):
+    for file in sorted(file for depth in (1, 2, 3) for file in root.glob("*/" * depth + "config.json")):
         if file.parent.name.startswith("."):  # an attempt at a run that is there
             continue
         with contextlib.suppress(RunError, KeyError, TypeError):
