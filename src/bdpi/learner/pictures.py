@@ -55,17 +55,18 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A layer, and where its parameters are in a network's flat ones: weights first, then biases."""
+class Place:
+    """A layer, and where its parameters are in a network's flat ones."""
 
     layer: Layer
     weights: int
     biases: int
     shape: tuple[int, int, int, int]  #: of the weights in PyTorch's order: outputs, channels, kernel
+    padded: int  #: channels of what the layer sees, of which the last may have no weights
 
     def weights_of(self, stacked: Tensor) -> Tensor:
-        """In the kernels' order, a view: networks, outputs, kernel, channels."""
-        return _part(stacked, self.weights, *self.shape).permute(0, 1, 3, 4, 2)
+        """A view: networks, outputs, channels, kernel."""
+        return _part(stacked, self.weights, *self.shape)
 
     def biases_of(self, stacked: Tensor) -> Tensor:
         """A view: networks, outputs."""
@@ -80,7 +81,7 @@ class PictureNetworks:
     :param last: which computes in float32, and is not
     """
 
-    def __init__(self, hidden: tuple[_Place, ...], last: _Place) -> None:
+    def __init__(self, hidden: tuple[Place, ...], last: Place) -> None:
         self._hidden, self._last = hidden, last
 
     def values(self, stacked: Tensor, inputs: Inputs) -> Tensor:
@@ -111,8 +112,9 @@ class PictureNetworks:
 
     def _weights(self, stacked: Tensor) -> list[Tensor]:
         """Those of the hidden layers, rounded, as the kernels want them."""
-        dense = torch.contiguous_format
-        return [place.weights_of(stacked).to(torch.bfloat16, memory_format=dense) for place in self._hidden]
+        from bdpi.learner.picture_kernels import arrange
+
+        return [arrange(place, stacked) for place in self._hidden]
 
     def _forwards(self, stacked: Tensor, weights: list[Tensor], inputs: Tensor) -> tuple[list[Tensor], Tensor]:
         """What goes into each layer, and the outputs."""
@@ -133,15 +135,13 @@ class PictureNetworks:
         result = torch.empty_like(stacked)
         last, features = self._last, images[-1]
         by_weights = slopes.transpose(1, 2) @ features.flatten(2).float()
-        last.weights_of(result).copy_(by_weights[:, :, None, None])
+        last.weights_of(result).copy_(by_weights[:, :, :, None, None])
         last.biases_of(result).copy_(slopes.sum(1))
         by_features = slopes @ last.weights_of(stacked).flatten(2)
         gradient = by_features.view(features.shape).to(features.dtype) * (features > 0)
         for number in reversed(range(len(self._hidden))):
             place, seen = self._hidden[number], images[number]
-            wanted = place.weights_of(result)
-            wanted.copy_(to_weights(place.layer, seen, gradient).view(wanted.shape))
-            place.biases_of(result).copy_(gradient.flatten(1, -2).sum(1, dtype=torch.float32))
+            to_weights(place, seen, gradient, result)
             if number > 0:
                 gradient = to_images(place.layer, seen, weights[number], gradient)
         return result
@@ -153,8 +153,16 @@ def _part(stacked: Tensor, start: int, *shape: int) -> Tensor:
 
 
 def lay_out(images: Tensor) -> Tensor:
-    """Images (n, channels, height, width) as the kernels want them."""
-    return images.permute(0, 2, 3, 1).to(torch.bfloat16, memory_format=torch.contiguous_format)
+    """Images (n, channels, height, width) as the kernels want them: channels last, and as many that several are
+    fetched at once."""
+    n, channels, height, width = images.shape
+    result = images.new_zeros(n, height, width, _padded(channels), dtype=torch.bfloat16)
+    result[..., :channels] = images.permute(0, 2, 3, 1)
+    return result
+
+
+def _padded(channels: int) -> int:
+    return 4 * math.ceil(channels / 4)
 
 
 def is_available(device: torch.device) -> bool:
@@ -199,24 +207,26 @@ def _picture_networks(module: nn.Module, parts: list[nn.Module], inputs: Tensor)
     for parameter in module.parameters():
         starts[id(parameter)] = size
         size += parameter.numel()
-    places: list[_Place] = []
+    places: list[Place] = []
     _, channels, height, width = inputs.shape
+    padded = _padded(channels)
     for part, after in zip(parts, [*parts[1:], None], strict=True):
         if type(part) in (nn.ReLU, nn.Flatten):
             continue
         if type(part) is nn.Linear:
-            layer = Layer(1, 1, part.in_features, part.out_features)
+            layer = Layer(1, 1, height * width * padded, part.out_features)
             shape = (part.out_features, channels, height, width)
         elif isinstance(part, nn.Conv2d) and is_plain(part) and part.padding == (0, 0):
             kernel, stride = (part.kernel_size[0], part.kernel_size[1]), (part.stride[0], part.stride[1])
-            layer = Layer(height, width, channels, part.out_channels, kernel, stride)
+            layer = Layer(height, width, padded, part.out_channels, kernel, stride)
             shape = (part.out_channels, channels, *kernel)
         else:
             return None
         if part.bias is None or type(after) not in (nn.ReLU, type(None)):
             return None
-        places.append(_Place(layer, starts[id(part.weight)], starts[id(part.bias)], shape))
-        channels, height, width = layer.outputs, layer.rows, layer.columns
+        places.append(Place(layer, starts[id(part.weight)], starts[id(part.bias)], shape, padded))
+        channels = padded = layer.outputs
+        height, width = layer.rows, layer.columns
     # The features before the last layer are a vector, in whose order PyTorch and the kernels agree.
     if type(parts[-1]) is not nn.Linear or len(places) < 2 or places[-1].shape[2:] != (1, 1):
         return None

@@ -131,6 +131,17 @@ class AdamTensors:
         )
         self.steps += 1
 
+    def step_by_kernel(self, gradient: Tensor, learning_rate: Tensor) -> None:
+        """The same by a kernel of our own, which is faster for few long rows."""
+        from bdpi.learner.picture_kernels import adam as step
+
+        size = self.parameters.shape[-1]
+        parameters, gradients, *moments = (
+            tensor.view(-1, size) for tensor in (self.parameters, gradient, self.first_moment, self.second_moment)
+        )
+        step(parameters, gradients, *moments, self.steps, learning_rate, (BETA_1, BETA_2), EPSILON)
+        self.steps += 1
+
 
 @dataclass(frozen=True)
 class TrainedCritics:
@@ -149,6 +160,7 @@ class TrainedNetworks:
     critics: NetworkStack | PictureNetworks
     actor: FunctionalNetwork | PictureNetworks | None
     lay_out: Callable[[Inputs], Inputs]  #: inputs of a batch as they take them
+    step: Callable[[AdamTensors, Tensor, Tensor], None] = AdamTensors.step  #: with gradients, and a learning rate
 
 
 class TorchLearner:
@@ -180,7 +192,7 @@ class TorchLearner:
         prior_scale: float = 0.0,
         precision: Precision = "float32",
         patches: bool | None = None,
-        picture_kernels: bool = False,
+        picture_kernels: bool = True,
     ) -> None:
         self.device = torch.device(device)
         self.preprocess = preprocess
@@ -275,7 +287,7 @@ class TorchLearner:
         :param pair: their active networks, and the others; changed in place
         """
         assert self._trained is not None
-        networks = self._trained.critics
+        networks, step = self._trained.critics, self._trained.step
         observations = self._batch(memory.observations, batches)
         next_observations = self._batch(memory.next_observations, batches)
         next_masks = None if memory.next_masks is None else memory.next_masks[batches]
@@ -299,10 +311,10 @@ class TorchLearner:
             value = rewards + discounts * torch.minimum(q_next[a].gather(2, best), q_next[b].gather(2, best))
 
             gradients, q, targets = networks.gradients(moved, pair[a].parameters, observations, actions, value, prior)
-            pair[a].step(gradients, learning_rate)
+            step(pair[a], gradients, learning_rate)
             for _ in range(hyperparameters.fit_steps - 1):
                 gradients, _, _ = networks.gradients(lambda _, y: y, pair[a].parameters, observations, targets)
-                pair[a].step(gradients, learning_rate)
+                step(pair[a], gradients, learning_rate)
             if iteration + 1 < hyperparameters.critic_iterations:
                 q_next[a] = networks.values(pair[a].parameters, next_observations) + next_prior
         masks = None if memory.masks is None else memory.masks[batches]
@@ -313,7 +325,7 @@ class TorchLearner:
     ) -> Tensor:
         """Let the actor follow one critic; returns the loss before the fit."""
         assert self._trained is not None
-        actor, network = self.actor, self._trained.actor
+        actor, network, step = self.actor, self._trained.actor, self._trained.step
         assert actor is not None
         assert network is not None
 
@@ -326,10 +338,10 @@ class TorchLearner:
             return nn.functional.mse_loss(policy, targets), targets
 
         gradient, before, targets = network.gradient(partial(loss, None), actor.parameters, observations)
-        actor.step(gradient, learning_rate)
+        step(actor, gradient, learning_rate)
         for _ in range(hyperparameters.fit_steps - 1):
             gradient, _, _ = network.gradient(partial(loss, targets), actor.parameters, observations)
-            actor.step(gradient, learning_rate)
+            step(actor, gradient, learning_rate)
         return before
 
     # -- predictions --------------------------------------------------------------------------------------------
@@ -383,7 +395,8 @@ class TorchLearner:
                 found = [pictures.find_picture_networks(module, few) for module in modules]
                 if found[0] is not None and found[-1] is not None:
                     self._at_once = None if self._streams is None else PICTURES_AT_ONCE
-                    return TrainedNetworks(found[0], None if actor is None else found[1], pictures.lay_out)
+                    actor_found = None if actor is None else found[1]
+                    return TrainedNetworks(found[0], actor_found, pictures.lay_out, AdamTensors.step_by_kernel)
             if self._wants_patches:
                 taking = [each for each in (taking_patches(module, few) for module in modules) if each is not None]
                 takes_patches = len(taking) == len(modules) and len({seen for _, seen in taking}) == 1
