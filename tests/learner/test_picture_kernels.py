@@ -26,6 +26,7 @@ LAYERS = {
     "not square": Layer(7, 9, 3, 5, (3, 2), (1, 3)),
     "kernel and stride do not go up": Layer(11, 8, 4, 33, (5, 3), (3, 2)),
     "many outputs": Layer(3, 3, 70, 130, (2, 2)),
+    "tanh": Layer(5, 4, 6, 7, (2, 3), (2, 1), tanh=True),
 }
 
 
@@ -52,23 +53,26 @@ def test_a_layer_forwards_and_backwards(layer: Layer) -> None:
     from bdpi.learner.picture_kernels import forwards, to_images, to_weights
 
     k, n = 3, 5
-    images = tensor(k, n, layer.height, layer.width, layer.channels).relu()
+    sums_before = tensor(k, n, layer.height, layer.width, layer.channels)
+    images = sums_before.tanh() if layer.tanh else sums_before.relu()
     weights = tensor(k, layer.outputs, *layer.kernel, layer.channels, seed=1)
     biases = tensor(k, layer.outputs + 3, seed=2).float()[:, :-3]  # a part of something longer
     slopes = tensor(k, n, layer.rows, layer.columns, layer.outputs, seed=3)
     found = forwards(layer, images, weights, biases)
-    by_images = to_images(layer, images, weights, slopes)
+    by_images = to_images(layer, images, weights, slopes, layer.tanh)
     place, by_parameters = parameters_of(layer)
     to_weights(place, images, slopes, by_parameters)
     for i in range(k):
         x, w, b = (each[i].float().requires_grad_() for each in (images, weights, biases))
         sums = reference(layer, x, w, b)
-        torch.testing.assert_close(found[i].float(), sums.detach().relu(), rtol=0.01, atol=0.01)
+        outputs = sums.detach().tanh() if layer.tanh else sums.detach().relu()
+        torch.testing.assert_close(found[i].float(), outputs, rtol=0.01, atol=0.01)
         expected_x, expected_w, expected_b = torch.autograd.grad(sums, (x, w, b), slopes[i].float())
         by_weights = place.weights_of(by_parameters)[i].permute(0, 2, 3, 1)
         torch.testing.assert_close(by_weights, expected_w, rtol=0.001, atol=0.001)
         torch.testing.assert_close(place.biases_of(by_parameters)[i], expected_b, rtol=0.001, atol=0.001)
-        torch.testing.assert_close(by_images[i].float(), expected_x * (x > 0), rtol=0.01, atol=0.01)
+        slope = 1 - x.detach().square() if layer.tanh else x > 0
+        torch.testing.assert_close(by_images[i].float(), expected_x * slope, rtol=0.01, atol=0.01)
 
 
 def test_sums_in_parts_are_the_same_every_time() -> None:
@@ -119,7 +123,7 @@ def test_adam_is_pytorchs(k: int, size: int) -> None:
 def small() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 4, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten(),
-        nn.Linear(16 * 3 * 5, 24), nn.ReLU(), nn.Linear(24, 4),
+        nn.Linear(16 * 3 * 5, 24), nn.Tanh(), nn.Linear(24, 4),
     )  # fmt: skip
 
 
@@ -137,7 +141,7 @@ def found_in(module: nn.Module, images: Tensor) -> PictureNetworks:
 
 
 def close(found: Tensor, expected: Tensor) -> None:
-    """But for what 8 significant bits lose on the way: of gradients, PyTorch's own lose 1 to 4 percent here, where units
+    """But for what 8 significant bits lose on the way: of gradients, PyTorch's own lose 1 to 4 percent here, as units
     close to zero are rectified or not."""
     assert found.shape == expected.shape
     assert (found - expected).norm() < 0.04 * expected.norm()
@@ -207,7 +211,7 @@ OTHERS = {
     "more than layers": lambda: Residual(),
     "padding": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), *head()),
     "dilation": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, dilation=2), nn.ReLU(), *head()),
-    "tanh": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), *head()),
+    "another activation": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ELU(), *head()),
     "no rectifier": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), *head()),
     "a rectified output": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), *head(), nn.ReLU()),
     "no biases": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), *head()),

@@ -187,16 +187,34 @@ class MlpPolicy(BDPIPolicy):
     """Vectors and state numbers (one-hot): one hidden layer of 32 tanh units."""
 
 
-class CnnPolicy(BDPIPolicy):
-    """Images: the DeepMind convolutions and one hidden layer of 256 units."""
+class Convolutions(NatureCNN):
+    """The DeepMind convolutions alone, whose hidden layer is the policy's: in ``net_arch``."""
 
-    default_net_arch = ()
+    def __init__(self, observation_space: spaces.Box, normalized_image: bool = False) -> None:
+        super().__init__(observation_space, normalized_image=normalized_image)
+        first = self.linear[0]
+        assert isinstance(first, nn.Linear)
+        self._features_dim = first.in_features
+        self.linear = nn.Identity()  # type: ignore[assignment]
+
+
+class CnnPolicy(BDPIPolicy):
+    """Images: the DeepMind convolutions and one hidden layer of 256 tanh units; a features extractor of your own is not
+    followed by a hidden layer, unless ``net_arch`` says so.
+
+    The paper's critics have tanh units on every task. With rectified ones in that place, as SB3's NatureCNN has them,
+    their Q-values on Hallway explode.
+    """
+
+    default_net_arch = (256,)
     sees_pictures = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if kwargs.setdefault("features_extractor_class", NatureCNN) is NatureCNN:
-            given = kwargs.get("features_extractor_kwargs") or {}
-            kwargs["features_extractor_kwargs"] = {"features_dim": 256} | given
+        if kwargs.setdefault("features_extractor_class", Convolutions) is not Convolutions:
+            kwargs.setdefault("net_arch", [])
+        elif "features_dim" in (kwargs.get("features_extractor_kwargs") or {}):
+            size = kwargs["features_extractor_kwargs"]["features_dim"]
+            raise ValueError(f"CnnPolicy's hidden layer is set by net_arch: give net_arch=[{size}], not features_dim")
         super().__init__(*args, **kwargs)
 
 

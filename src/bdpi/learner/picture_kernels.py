@@ -60,7 +60,7 @@ def _forwards(
     images, weights, biases, outputs, n_pixels, image_stride, weight_stride, bias_stride,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, IMAGE: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr,
     RUN: tl.constexpr, LINE: tl.constexpr, VALUES: tl.constexpr, OUTPUTS: tl.constexpr,
-    TILE_PIXELS: tl.constexpr, TILE_VALUES: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
+    TILE_PIXELS: tl.constexpr, TILE_VALUES: tl.constexpr, TILE_OUTPUTS: tl.constexpr, TANH: tl.constexpr,
 ):  # fmt: skip
     network = tl.program_id(2)
     pixel = tl.program_id(0) * TILE_PIXELS + tl.arange(0, TILE_PIXELS)
@@ -82,7 +82,7 @@ def _forwards(
     total += tl.load(biases + network * bias_stride + output, mask=output < OUTPUTS, other=0.0)[None, :]
     tl.store(
         outputs + (network * n_pixels + pixel)[:, None] * OUTPUTS + output[None, :],
-        _rounded(tl.maximum(total, 0.0), outputs),
+        _rounded(2 * tl.sigmoid(2 * total) - 1 if TANH else tl.maximum(total, 0.0), outputs),
         mask=(pixel < n_pixels)[:, None] & (output < OUTPUTS)[None, :],
     )
 
@@ -197,6 +197,7 @@ def _to_images(
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     KERNEL_HEIGHT: tl.constexpr, KERNEL_WIDTH: tl.constexpr, STRIDE_DOWN: tl.constexpr, STRIDE_RIGHT: tl.constexpr,
     OUTPUTS: tl.constexpr, TILE_PIXELS: tl.constexpr, TILE_CHANNELS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
+    TANH: tl.constexpr,
 ):  # fmt: skip
     # Pixels that lie equally to the stride see the same values of the kernel: a program has such pixels only.
     network, phase = tl.program_id(2), tl.program_id(1) % (STRIDE_DOWN * STRIDE_RIGHT)
@@ -236,8 +237,9 @@ def _to_images(
         total = _product(gradient, factors, total)
     where = (((network * n_images + image) * HEIGHT + y) * WIDTH + x)[:, None] * CHANNELS + channel[None, :]
     mask = exists[:, None] & (channel < CHANNELS)[None, :]
-    positive = tl.load(images + where, mask=mask, other=0.0) > 0
-    tl.store(results + where, _rounded(tl.where(positive, total, 0.0), results), mask=mask)
+    value = tl.load(images + where, mask=mask, other=0.0).to(tl.float32)
+    result = total * (1 - value * value) if TANH else tl.where(value > 0, total, 0.0)
+    tl.store(results + where, _rounded(result, results), mask=mask)
 
 
 def _addresses(layer: Layer) -> tuple[int, ...]:
@@ -249,7 +251,7 @@ def _addresses(layer: Layer) -> tuple[int, ...]:
 
 
 def forwards(layer: Layer, images: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
-    """Rectified outputs (k, n, rows, columns, outputs) of k networks.
+    """Outputs (k, n, rows, columns, outputs) of k networks, rectified or tanh.
 
     :param images: (k, n, height, width, channels)
     :param weights: (k, outputs, kernel height, kernel width, channels), of the same type
@@ -262,12 +264,14 @@ def forwards(layer: Layer, images: Tensor, weights: Tensor, biases: Tensor) -> T
     tile = _tile(layer.outputs, _OUTPUTS)
     grid = triton.cdiv(n_pixels, pixels), triton.cdiv(layer.outputs, tile), k
     strides = images.stride(0), weights.stride(0), biases.stride(0)
-    _forwards[grid](images, weights, biases, outputs, n_pixels, *strides, *_addresses(layer), pixels, values, tile)
+    _forwards[grid](
+        images, weights, biases, outputs, n_pixels, *strides, *_addresses(layer), pixels, values, tile, layer.tanh
+    )
     return outputs
 
 
 def to_weights(place: Place, images: Tensor, gradients: Tensor, results: Tensor) -> None:
-    """Gradients by the weights and biases, from those by the sums that :func:`forwards` rectifies.
+    """Gradients by the weights and biases, from those by the layer's sums, before they are rectified.
 
     :param results: (k, P), of which the layer's parameters are written
     """
@@ -333,9 +337,8 @@ def adam(
     )
 
 
-def to_images(layer: Layer, images: Tensor, weights: Tensor, gradients: Tensor) -> Tensor:
-    """Gradients by the sums whose rectified values ``images`` are, from those by the sums that :func:`forwards`
-    rectifies."""
+def to_images(layer: Layer, images: Tensor, weights: Tensor, gradients: Tensor, tanh: bool) -> Tensor:
+    """Gradients by the sums whose rectified values ``images`` are, or tanh, from those by the layer's own sums."""
     k, n = images.shape[:2]
     phases = layer.stride[0] * layer.stride[1]
     each = n * triton.cdiv(layer.height, layer.stride[0]) * triton.cdiv(layer.width, layer.stride[1])
@@ -345,6 +348,6 @@ def to_images(layer: Layer, images: Tensor, weights: Tensor, gradients: Tensor) 
     _to_images[grid](
         images, weights, gradients, results, n, weights.stride(0), layer.height, layer.width, layer.channels,
         layer.rows, layer.columns, *layer.kernel, *layer.stride, layer.outputs, pixels, channels,
-        _tile(layer.outputs, _OUTPUTS),
+        _tile(layer.outputs, _OUTPUTS), tanh,
     )  # fmt: skip
     return results

@@ -2,7 +2,7 @@
 
 PyTorch computes a stack of convolutional networks one after the other, or as slow grouped convolutions. Here, each
 layer of a whole stack is one kernel forwards and two backwards. Only networks of the usual shape are: convolutions,
-linear layers, and rectifiers between them.
+linear layers, and rectifiers or tanh between them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from bdpi.learner.functional import Inputs, Loss
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of images (height, width, channels).
+    """A convolution of images (height, width, channels), rectified.
 
     :param kernel: height and width
     :param stride: downwards and to the right
+    :param tanh: not rectified, but the tanh of it
     """
 
     height: int
@@ -37,6 +38,7 @@ class Layer:
     outputs: int
     kernel: tuple[int, int] = (1, 1)
     stride: tuple[int, int] = (1, 1)
+    tanh: bool = False
 
     @cached_property
     def rows(self) -> int:
@@ -77,8 +79,8 @@ class PictureNetworks:
     """Stacks of networks of one shape, as functions of flat parameters; offers what ``NetworkStack`` does, and
     ``FunctionalNetwork``.
 
-    :param hidden: all layers but the last; each is rectified
-    :param last: which computes in float32, and is not
+    :param hidden: all layers but the last
+    :param last: which computes in float32, and is neither rectified nor the tanh of anything
     """
 
     def __init__(self, hidden: tuple[Place, ...], last: Place) -> None:
@@ -137,13 +139,15 @@ class PictureNetworks:
         by_weights = slopes.transpose(1, 2) @ features.flatten(2).float()
         last.weights_of(result).copy_(by_weights[:, :, :, None, None])
         last.biases_of(result).copy_(slopes.sum(1))
-        by_features = slopes @ last.weights_of(stacked).flatten(2)
-        gradient = by_features.view(features.shape).to(features.dtype) * (features > 0)
+        by_features = (slopes @ last.weights_of(stacked).flatten(2)).view(features.shape)
+        slope = 1 - features.float().square() if self._hidden[-1].layer.tanh else features > 0
+        gradient = (by_features * slope).to(features.dtype)
         for number in reversed(range(len(self._hidden))):
             place, seen = self._hidden[number], images[number]
             to_weights(place, seen, gradient, result)
             if number > 0:
-                gradient = to_images(place.layer, seen, weights[number], gradient)
+                before = self._hidden[number - 1].layer
+                gradient = to_images(place.layer, seen, weights[number], gradient, before.tanh)
         return result
 
 
@@ -211,18 +215,19 @@ def _picture_networks(module: nn.Module, parts: list[nn.Module], inputs: Tensor)
     _, channels, height, width = inputs.shape
     padded = _padded(channels)
     for part, after in zip(parts, [*parts[1:], None], strict=True):
-        if type(part) in (nn.ReLU, nn.Flatten):
+        if type(part) in (nn.ReLU, nn.Tanh, nn.Flatten):
             continue
+        tanh = type(after) is nn.Tanh
         if type(part) is nn.Linear:
-            layer = Layer(1, 1, height * width * padded, part.out_features)
+            layer = Layer(1, 1, height * width * padded, part.out_features, tanh=tanh)
             shape = (part.out_features, channels, height, width)
         elif isinstance(part, nn.Conv2d) and is_plain(part) and part.padding == (0, 0):
             kernel, stride = (part.kernel_size[0], part.kernel_size[1]), (part.stride[0], part.stride[1])
-            layer = Layer(height, width, padded, part.out_channels, kernel, stride)
+            layer = Layer(height, width, padded, part.out_channels, kernel, stride, tanh)
             shape = (part.out_channels, channels, *kernel)
         else:
             return None
-        if part.bias is None or type(after) not in (nn.ReLU, type(None)):
+        if part.bias is None or type(after) not in (nn.ReLU, nn.Tanh, type(None)):
             return None
         places.append(Place(layer, starts[id(part.weight)], starts[id(part.bias)], shape, padded))
         channels = padded = layer.outputs

