@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import (
     VecTransposeImage,
 )
 from stable_baselines3.dqn.policies import DQNPolicy
+from torch import nn
 
 from bdpi import BDPI, learner
 from small import Walk, fingerprint, quick_agent
@@ -160,6 +161,14 @@ def test_rewards_that_are_too_large_are_named():
 
     with pytest.raises(ValueError, match=r"learning diverged at step 16: .*rewards up to 1e\+38"):
         quick_agent(Huge()).learn(60)
+
+
+def test_values_that_no_rewards_add_up_to_are_named():
+    rectified = {"net_arch": [32, 32], "activation_fn": nn.ReLU}
+    with pytest.raises(
+        ValueError, match=r"learning diverged .* loss is \d.* mean Q-value -?\d.*, with rewards up to 1\."
+    ):
+        quick_agent(learning_rate=100.0, policy_kwargs=rectified).learn(400)
 
 
 @pytest.mark.parametrize("discount", [float("nan"), 5.0, "much"])

@@ -10,6 +10,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecNormalize
 from torch import nn
 
@@ -289,6 +290,30 @@ def test_pixels_are_fitted_with_one_step_by_default():
     linear = [module for module in image.policy.actor.modules() if isinstance(module, nn.Linear)]
     assert [layer.out_features for layer in linear] == [256, 2]
     assert BDPI("MlpPolicy", Walk()).hyperparameters().fit_steps == 20
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "units", "last"),
+    [
+        ({}, [256, 2], nn.Tanh),  # as on every task of the paper: with rectified units, critics diverge on Hallway
+        ({"net_arch": [20, 10], "activation_fn": nn.ELU}, [20, 10, 2], nn.ELU),
+        ({"net_arch": {"pi": [5], "qf": [7]}}, [7, 2], nn.Tanh),
+        ({"features_extractor_class": NatureCNN, "features_extractor_kwargs": {"features_dim": 12}}, [12, 2], nn.ReLU),
+        ({"features_extractor_class": NatureCNN, "net_arch": [9]}, [512, 9, 2], nn.Tanh),
+    ],
+)
+def test_hidden_units_behind_the_convolutions(kwargs, units, last):
+    agent = quick_agent(Walk(SPACES["image"]), "CnnPolicy", policy_kwargs=kwargs)
+    leaves = [part for part in agent.policy.make_critic().modules() if not list(part.children())]
+    assert [part.out_features for part in leaves if isinstance(part, nn.Linear)] == units
+    assert type([part for part in leaves if not isinstance(part, nn.Identity)][-2]) is last
+    agent.learn(20)
+
+
+def test_the_size_of_the_hidden_layer_behind_the_convolutions_has_one_name():
+    kwargs = {"features_extractor_kwargs": {"features_dim": 64}}
+    with pytest.raises(ValueError, match=r"give net_arch=\[64\], not features_dim"):
+        quick_agent(Walk(SPACES["image"]), "CnnPolicy", policy_kwargs=kwargs)
 
 
 def test_defaults_are_the_papers():

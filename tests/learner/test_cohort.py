@@ -263,4 +263,4 @@ def test_kernels_are_not_given_the_memory_of_another_device():
     other = "cpu" if DEVICE == "cuda" else "meta"
     assert not fused.runs_on(torch.device(other))
     with Cohorts(1, other).run():
-        assert make(0, device="cpu").learner_name == "native"
+        assert make(0, device="cpu").learner_name != "fused"

@@ -55,6 +55,14 @@ def test_unfinished_runs_are_counted_by_their_status() -> None:
     assert row.panels[0].series[0].unfinished == "1 failed, 1 running"
 
 
+def test_a_run_that_failed_with_all_its_episodes_is_used() -> None:
+    complete, half = (run([number] * number, seed=number, status="failed") for number in (4, 2))
+    for each in (complete, half):
+        each.config["episodes"] = 4
+    (row,) = rows_of([complete, half, run([1.0] * 4, seed=5)])
+    assert [used.place.seed for used in row.panels[0].series[0].used] == [4, 5]
+
+
 def test_rows_of_the_same_name_say_their_study() -> None:
     rows = rows_of([run([1.0], study="a"), run([1.0], study="b"), run([1.0], study="b", row="")])
     assert [row.title for row in rows] == ["Algorithms (a)", "Algorithms (b)", "B"]

@@ -31,7 +31,7 @@ from bdpi.agents.learners import AgentLearner, LearnerChoice, check_choice, netw
 from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.agents.saving import SavingAlgorithm
-from bdpi.learner import Hyperparameters, native
+from bdpi.learner import Hyperparameters, Transitions, native
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 from bdpi.learner.rules import ActorRule, check_rule
 from bdpi.learner.torch import Precision, dtype_of
@@ -40,6 +40,8 @@ Self = TypeVar("Self", bound="EnsembleAlgorithm")
 
 #: Entropy, disagreement and KL cost a few forward passes; every hundredth epoch is enough to draw their curves.
 DIAGNOSTICS_EVERY = 100
+#: Q-values so many times larger than the largest reward, for ever, would be worth belong to no policy.
+DIVERGED = 100.0
 
 
 class EnsembleAlgorithm(SavingAlgorithm):
@@ -70,8 +72,9 @@ class EnsembleAlgorithm(SavingAlgorithm):
     :param learner: "native" (C++), "torch", or "auto": native wherever possible. "fused" has kernels of its own for
         small perceptrons on a GPU.
     :param precision: in which the PyTorch learner computes. "bfloat16" makes convolutional networks faster on a GPU:
-        their convolutions and matrix products are rounded to 8 significant bits while they learn (PyTorch's autocast);
-        the last layer, parameters, Adam's moments, targets, and whatever the agent predicts, stay float32.
+        their convolutions and matrix products are rounded to 8 significant bits while they learn, by kernels of our own
+        where the networks have the usual shape and Triton is installed, else by PyTorch's autocast; the last layer,
+        parameters, Adam's moments, targets, and whatever the agent predicts, stay float32.
     :param n_threads: threads of the native learner; all cores if None (one less with ``asynchronous``). Never changes
         results.
     :param journal: file in which every transition is before the agent acts again; what is in it already becomes the
@@ -319,6 +322,11 @@ class EnsembleAlgorithm(SavingAlgorithm):
         if epochs:
             self.logger.record("train/milliseconds_per_epoch", 1000 * elapsed / epochs)
 
+    def _is_beyond_all_rewards(self, q: float, transitions: Transitions) -> bool:
+        """Whether a Q-value is far larger than rewards like those seen could ever add up to."""
+        largest = max(1.0, float(np.abs(transitions.rewards).max()))
+        return abs(q) * (1 - self.gamma) > DIVERGED * largest
+
     def _epoch(self, hyperparameters: Hyperparameters, batch_size: int) -> None:
         assert self._generator is not None
         n_trained = self.critics_per_step or self.n_critics
@@ -331,12 +339,13 @@ class EnsembleAlgorithm(SavingAlgorithm):
         if diagnose:
             before, _ = self.agent_learner.opinions(transitions, batches[0])
         metrics = self.agent_learner.learner.epoch(transitions, batches, critics, hyperparameters)
-        if not np.isfinite(metrics.critic_loss):
+        has_exploded = diagnose and self._is_beyond_all_rewards(metrics.mean_q, transitions)
+        if has_exploded or not np.isfinite(metrics.critic_loss):
             largest = np.abs(transitions.rewards[batches]).max()
             raise ValueError(
-                f"learning diverged at step {self.num_timesteps}: the critics' loss is {metrics.critic_loss}, with "
-                f"rewards up to {largest:.3g}. Scale them down, as VecNormalize does, or lower learning_rate, and go "
-                "on from an earlier agent; the experience is kept."
+                f"learning diverged at step {self.num_timesteps}: the critics' loss is {metrics.critic_loss:.3g} and "
+                f"their mean Q-value {metrics.mean_q:.3g}, with rewards up to {largest:.3g}. Scale them down, as "
+                "VecNormalize does, or lower learning_rate, and go on from an earlier agent; the experience is kept."
             )
         if self.agent_learner.has_actor and not np.isfinite(metrics.actor_loss):
             hint = " Q-values of actions that are not allowed are minus infinity, and 0 times that is not a number."

@@ -115,7 +115,7 @@ def network_learner(
     n_threads: int | None = None,
     prior_scale: float = 0.0,
     precision: Precision = "float32",
-    picture_kernels: bool = True,
+    picture_kernels: bool | None = None,
 ) -> AgentLearner:
     """Networks: the policy's actor, which shares its memory with the learner from now on, and critics.
 

@@ -175,7 +175,7 @@ class TorchLearner:
     :param patches: lay out once per batch what the networks' first convolutions see, where they begin with such; None:
         on a GPU
     :param picture_kernels: with "bfloat16", train networks of the usual shape for pictures by kernels of our own, where
-        Triton is installed: nearly twice as fast on an H200
+        Triton is installed: nearly twice as fast on an H200. None: on a GPU
     """
 
     name = "torch"
@@ -190,7 +190,7 @@ class TorchLearner:
         prior_scale: float = 0.0,
         precision: Precision = "float32",
         patches: bool | None = None,
-        picture_kernels: bool = True,
+        picture_kernels: bool | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.preprocess = preprocess
@@ -208,7 +208,8 @@ class TorchLearner:
         self._at_once = None if self._streams is None else 1  # critics in a stack; None: all
         self._dtype = dtype_of(precision)
         self._wants_patches = self.device.type == "cuda" if patches is None else patches
-        self._wants_kernels = picture_kernels and self._dtype == torch.bfloat16 and pictures.is_available(self.device)
+        wants_kernels = self.device.type == "cuda" if picture_kernels is None else picture_kernels
+        self._wants_kernels = wants_kernels and self._dtype == torch.bfloat16 and pictures.is_available(self.device)
         #: made in the first epoch, which shows what inputs look like
         self._trained: TrainedNetworks | None = None
         #: runs epochs as CUDA graphs; None on other devices

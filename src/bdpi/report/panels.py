@@ -22,8 +22,8 @@ class Series:
 
     Runs can be of different length, while a study goes on or when some have failed. Numbers are then computed from the
     episodes that all of them have. Leaving out the shorter ones would be tempting and wrong: where episodes end early
-    once a task is learned, the shorter runs are those that have not learned it. Only runs that failed, and runs without
-    any episode, are not used.
+    once a task is learned, the shorter runs are those that have not learned it. Only runs that failed on the way, and
+    runs without any episode, are not used.
 
     :param name: ``"BDPI"``
     :param runs: all of them, also without any episode, ordered by seed
@@ -39,7 +39,7 @@ class Series:
 
     @cached_property
     def _sound(self) -> tuple[StoredRun, ...]:
-        return tuple(run for run in self.runs if run.status != "failed" and len(run.shown_returns))
+        return tuple(run for run in self.runs if run.counts)
 
     @cached_property
     def used(self) -> tuple[StoredRun, ...]:

@@ -79,7 +79,7 @@ def unfinished(rows: Sequence[Row]) -> Table:
         5,
         lines,
         "The numbers of a series come from the episodes that all its runs have. "
-        "Only runs that failed, and runs without any episode, are not counted.",
+        "Only runs that failed before they had all their episodes, and runs without any episode, are not counted.",
     )
 
 

@@ -10,6 +10,7 @@ import contextlib
 import csv
 import gzip
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -83,6 +84,13 @@ class StoredRun:
     def shown_returns(self) -> NDArray[np.float64]:
         """What belongs into a figure: test episodes where there are any."""
         return self.returns if self.test_returns is None else self.test_returns
+
+    @property
+    def counts(self) -> bool:
+        """Whether it belongs into an average: not if it failed on the way. One with all its episodes that could not be
+        saved, because its critics had diverged, does: leaving it out would flatter the others."""
+        wanted = self.config.get("episodes") or math.inf
+        return len(self.shown_returns) > 0 and (self.status != "failed" or len(self.returns) >= wanted)
 
 
 def write_index(
@@ -317,7 +325,7 @@ def with_archived(runs: Sequence[StoredRun], archive: Path) -> list[StoredRun]:
 
 
 def _worth(run: StoredRun) -> tuple[bool, int]:
-    return run.status != "failed", len(run.returns)
+    return run.counts, len(run.returns)
 
 
 def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
