@@ -373,8 +373,9 @@ What is wrong with some of them, and which were replaced:
 - **Rectified units.** Until that mistake was found, the 256 hidden units behind the convolutions of `CnnPolicy` were
   rectified, as in SB3's NatureCNN; the paper's are tanh units on every task. Critics with rectified ones diverge on
   Hallway: where one learns from 8 000 steps of a random policy, its Q-values for some states come to lie between
-  {rectified_least} and {rectified_largest} in {epochs} epochs, with tanh units between {tanh_least} and {tanh_largest}; they belong
-  between 0 and 1 (`python benchmarks/hidden_units.py --epochs {epochs}`, [results/hidden-units/](../results/hidden-units/hallway.csv)).
+  {rectified_least} and {rectified_largest} in {epochs} epochs, with tanh units between {tanh_least} and
+  {tanh_largest}. They belong between 0 and 1 (`python benchmarks/hidden_units.py --epochs {epochs}`,
+  [results/hidden-units/](../results/hidden-units/hallway.csv)).
   All runs on Hallway here and in learning.md are of rectified units. Two of 71 and 72 episodes (0.35 on average) were
   replaced by two of 150, decided before those began; of these, the one with seed 0 could not be saved in the end, since
   its critics had diverged, and counts all the same.
