@@ -5,7 +5,8 @@ rectified ones.
 
 A critic of BDPI (two networks, batches of 64) learns from what a random policy did in Hallway, where rewards are 0 or
 1: no Q-value can be above 1, or below 0. Both kinds of hidden units learn from the same batches, in float32, on the
-CPU, each in a process of its own. Every hundredth epoch, a line says what the critic thinks of 64 states.
+CPU, each in a process of its own, several times from other weights and batches. Every hundredth epoch, a line says what
+the critic thinks of 64 states.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import csv
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -52,11 +53,12 @@ def random_transitions(n: int, gamma: float = 0.99) -> Transitions:
     return Transitions(images[0], actions, rewards, discounts, images[1])
 
 
-def train(units: str, n: int, epochs: int) -> list[tuple[str, int, float, float, float]]:
-    """Lines: units, epoch, mean, least and largest Q-value."""
+def train(job: tuple[int, str], n: int, epochs: int) -> list[tuple[str, int, int, float, float, float]]:
+    """Lines: units, seed, epoch, mean, least and largest Q-value."""
+    seed, units = job
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    memory, rng = random_transitions(n), np.random.default_rng(1)
+    torch.manual_seed(seed)
+    memory, rng = random_transitions(n), np.random.default_rng(1 + seed)
     space = gym.spaces.Box(0, 255, memory.observations.shape[1:], np.uint8)
     policy = CnnPolicy(space, gym.spaces.Discrete(4), activation_fn=UNITS[units])
     start = np.array([[flatten_parameters(policy.make_critic()) for _ in range(2)]])
@@ -67,23 +69,25 @@ def train(units: str, n: int, epochs: int) -> list[tuple[str, int, float, float,
         learner.epoch(memory, rng.integers(0, n, (1, BATCH)), np.array([0]), hyper)
         if epoch % EVERY == 0:
             q = learner.q_values(probes)
-            lines.append((units, epoch, float(q.mean()), float(q.min()), float(q.max())))
-            print("{:<10} epoch {:>5}: mean {:>10.3g}, from {:.3g} to {:.3g}".format(*lines[-1]), flush=True)
+            lines.append((units, seed, epoch, float(q.mean()), float(q.min()), float(q.max())))
+            print("{:<10} seed {} epoch {:>5}: mean {:>10.3g}, from {:.3g} to {:.3g}".format(*lines[-1]), flush=True)
     return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=3000)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--transitions", type=int, default=8000, help="of a random policy")
     parser.add_argument("--out", type=Path, help="also write the lines there, as CSV")
     arguments = parser.parse_args()
     with ProcessPoolExecutor(len(UNITS), get_context("spawn")) as pool:
-        found = list(pool.map(partial(train, n=arguments.transitions, epochs=arguments.epochs), UNITS))
+        jobs = product(range(arguments.seeds), UNITS)
+        found = list(pool.map(partial(train, n=arguments.transitions, epochs=arguments.epochs), jobs))
     if arguments.out is not None:
         with arguments.out.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(("units", "epoch", "mean", "least", "largest"))
+            writer.writerow(("units", "seed", "epoch", "mean", "least", "largest"))
             writer.writerows(chain(*found))
 
 

@@ -295,7 +295,7 @@ def test_pixels_are_fitted_with_one_step_by_default():
 @pytest.mark.parametrize(
     ("kwargs", "units", "last"),
     [
-        ({}, [256, 2], nn.Tanh),  # as on every task of the paper: with rectified units, critics diverge on Hallway
+        ({}, [256, 2], nn.Tanh),  # as on every task of the paper: with rectified units, critics can diverge on Hallway
         ({"net_arch": [20, 10], "activation_fn": nn.ELU}, [20, 10, 2], nn.ELU),
         ({"net_arch": {"pi": [5], "qf": [7]}}, [7, 2], nn.Tanh),
         ({"features_extractor_class": NatureCNN, "features_extractor_kwargs": {"features_dim": 12}}, [12, 2], nn.ReLU),

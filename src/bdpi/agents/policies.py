@@ -203,7 +203,7 @@ class CnnPolicy(BDPIPolicy):
     followed by a hidden layer, unless ``net_arch`` says so.
 
     The paper's critics have tanh units on every task. With rectified ones in that place, as SB3's NatureCNN has them,
-    their Q-values on Hallway explode.
+    their Q-values on Hallway can explode.
     """
 
     default_net_arch = (256,)
