@@ -372,8 +372,8 @@ What is wrong with some of them, and which were replaced:
   there depend on which of them one takes.
 - **Rectified units.** Until that mistake was found, the 256 hidden units behind the convolutions of `CnnPolicy` were
   rectified, as in SB3's NatureCNN; the paper's are tanh units on every task. Critics with rectified ones can diverge
-  on Hallway: where they learn from 8 000 steps of a random policy, the largest Q-values of three of them, by amount, are
-  {rectified} within {epochs} epochs, and with tanh units {tanh}; no more than 1 is possible
+  on Hallway: where they learn from 8 000 steps of a random policy, the largest Q-values of three of them, by amount,
+  are {rectified} within {epochs} epochs, and with tanh units {tanh}; no more than 1 is possible
   (`python benchmarks/hidden_units.py --epochs {epochs} --seeds 3`,
   [results/hidden-units/](../results/hidden-units/hallway.csv)).
   All runs on Hallway here and in learning.md are of rectified units. Two of 71 and 72 episodes (0.35 on average) were
