@@ -5,6 +5,7 @@ Images are rows of pixels, pixels are rows of channels, so that what a kernel of
 image lies side by side: the patch at a pixel is addressed by the pixel, and the value in it, and never laid out.
 Everything is a product of two matrices, with the pixels of all images of a batch along the longer side; the networks of
 a stack are the last axis of the grid. Sums are float32, in an order that depends on nothing that runs at the same time.
+Between PyTorch's order of weights and this one, two kernels turn them round; the last one is Adam's step.
 """
 
 from __future__ import annotations

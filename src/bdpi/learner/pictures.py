@@ -1,8 +1,8 @@
 """Stacks of convolutional networks in bfloat16, trained by kernels of our own (:mod:`bdpi.learner.picture_kernels`).
 
-PyTorch computes a stack of convolutional networks one after the other, or as slow grouped convolutions. Here, each
-layer of a whole stack is one kernel forwards and two backwards. Only networks of the usual shape are: convolutions,
-linear layers, and rectifiers or tanh between them.
+PyTorch computes a stack of convolutional networks one after the other, or as slow grouped convolutions. Here, a few
+kernels compute each layer of a whole stack, forwards and backwards. Only networks of the usual shape are trained so:
+convolutions, linear layers, and rectifiers or tanh between them.
 """
 
 from __future__ import annotations
