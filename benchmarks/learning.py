@@ -151,8 +151,8 @@ Written by `make learning` (benchmarks/learning.py) from the Monitor files under
 configuration (LunarLander: 256 hidden units, as in the paper), returns during training, mean over a block of episodes;
 the interval is a bootstrap over runs. Seeds are counted from 0, and no run is left out. The last column is
 the same number in the paper's figures, averages of 8 runs; its curves are moving averages, and so run behind a little.
-Hallway was run on a GPU (one H200) with the PyTorch learner, when the hidden layer behind its convolutions was still
-rectified (see [results.md](results.md)), TableSafe there with the fused learner. Three of the runs on Pendulum were
+Hallway was run on a GPU (one H200) in bfloat16, by the kernels for pictures: these are the runs of results/figure2/,
+which have 150 episodes. TableSafe was run there with the fused learner. Three of the runs on Pendulum were
 begun on one machine and finished on another, before resumption was exact: the same command would not give the same
 episodes again, from where they were interrupted. LunarLander's seeds 0 to 3 were trained by the native learner on a
 CPU, the others by the fused kernels on a GPU.
