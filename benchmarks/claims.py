@@ -256,9 +256,9 @@ def claims() -> list[tuple[str, list[str], str]]:
                 str(Block("algorithms", HALLWAY, "BDPI", 100, 150)),
                 learned(HALLWAY, "bdpi", 40, 60),
             ],
-            "in part: from its first episodes on, BDPI finds the box more than twice as often as a random policy, which "
-            "does in 23 %; for 60 episodes it is where the paper's curve is, and then stays "
-            "there, while that one goes on to rise (see below)",
+            "in part: from its first episodes on, BDPI finds the box more than twice as often as a random policy, "
+            "which does in 23 %; for 60 episodes it is where the paper's curve is, and then stays there, while that "
+            "one goes on to rise (see below)",
         ),
         ("PPO and ACKTR do well on Hallway, with 16 environments at a time", [], "not yet measured"),
         (
