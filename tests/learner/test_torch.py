@@ -96,7 +96,13 @@ def compare_with_textbook(make_module, transitions) -> TorchLearner:
     return learner
 
 
-def test_convolutions_are_trained_as_the_textbook_says():
+def test_convolutions_are_trained_one_after_the_other_as_the_textbook_says():
+    learner = compare_with_textbook(convolutions, image_transitions())
+    assert learner._critic_networks.can_be_mapped == {}  # nothing was a stack
+
+
+def test_stacks_of_convolutions_are_trained_as_the_textbook_says(monkeypatch):
+    monkeypatch.setattr("bdpi.learner.torch.has_convolutions", lambda module: False)
     learner = compare_with_textbook(convolutions, image_transitions())
     assert learner._critic_networks.can_be_mapped == {"values": True, "gradients": True}
 

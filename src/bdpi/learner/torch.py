@@ -1,9 +1,10 @@
 """The readable reference: any pair of PyTorch modules, on any device.
 
-All critics of an epoch are trained at once, as a stack (:mod:`bdpi.learner.functional`). Parameters live in flat
-tensors, so that Adam is a handful of elementwise lines and states can be exchanged with the native learner. On a GPU
-the replay memory is mirrored (:mod:`bdpi.learner.memory`), the epoch is a CUDA graph (:mod:`bdpi.learner.graphs`), and
-networks that begin with convolutions are fed with patches (:mod:`bdpi.learner.patches`).
+All critics of an epoch are trained at once, as a stack (:mod:`bdpi.learner.functional`), unless they have
+convolutions: then, one after the other. Parameters live in flat tensors, so that Adam is a handful of elementwise lines
+and states can be exchanged with the native learner. On a GPU the replay memory is mirrored
+(:mod:`bdpi.learner.memory`), the epoch is a CUDA graph (:mod:`bdpi.learner.graphs`), and networks that begin with
+convolutions are fed with patches (:mod:`bdpi.learner.patches`).
 """
 
 from __future__ import annotations
@@ -203,9 +204,10 @@ class TorchLearner:
         self._actor_network = None if actor is None else FunctionalNetwork(actor.to(self.device))
         self.actor = None if state.actor is None else AdamTensors(state.actor, self.device)
         self._memory = DeviceMemory(self.device, mirror=self.device.type != "cpu")
-        #: convolutional critics are trained apart on a GPU, side by side; all others as one stack
+        #: critics in a stack, None: all. PyTorch is slow on stacks of convolutions: such critics are trained apart,
+        #: side by side on a GPU
+        self._at_once = 1 if has_convolutions(critic) else None
         self._streams = Streams() if self.device.type == "cuda" and has_convolutions(critic) else None
-        self._at_once = None if self._streams is None else 1  # critics in a stack; None: all
         self._dtype = dtype_of(precision)
         self._wants_patches = self.device.type == "cuda" if patches is None else patches
         wants_kernels = self.device.type == "cuda" if picture_kernels is None else picture_kernels
@@ -393,7 +395,7 @@ class TorchLearner:
             if self._wants_kernels:
                 found = [pictures.find_picture_networks(module, few) for module in modules]
                 if found[0] is not None and found[-1] is not None:
-                    self._at_once = None if self._streams is None else PICTURES_AT_ONCE
+                    self._at_once = PICTURES_AT_ONCE
                     actor_found = None if actor is None else found[1]
                     return TrainedNetworks(found[0], actor_found, pictures.lay_out, AdamTensors.step_by_kernel)
             if self._wants_patches:
