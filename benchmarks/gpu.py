@@ -41,6 +41,7 @@ from bdpi.learner.interface import Ring, Transitions
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.rules import Conservative
 from bdpi.learner.torch import Precision, TorchLearner
+from bdpi.runs.versions import origin
 
 TASKS = {"LunarLander": (8, 256, 4, False), "TableLong": (3, 32, 3, False), "FrozenLake8x8": (64, 32, 4, True)}
 CRITICS, BATCH, CAPACITY = 16, 256, 20_000
@@ -230,7 +231,7 @@ def main() -> None:
         figures.append(asdict(figure))
         print(figure, flush=True)
     if arguments.out is not None:
-        found = {"gpu": torch.cuda.get_device_name(), "figures": figures}
+        found = {"gpu": torch.cuda.get_device_name(), "made_by": origin(), "figures": figures}
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -528,6 +528,7 @@ def test_the_doctor_knows_the_installation() -> None:
         "threads",
         "CUDA",
         "fused kernels",
+        "kernels for pictures",
         "CUDA graphs",
     ):
         assert re.search(rf"^{part} ", result.stdout, re.MULTILINE)

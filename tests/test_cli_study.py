@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from bdpi.runs.store import read_runs
 
@@ -101,6 +102,14 @@ def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str)
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert [path.name for path in folder.iterdir()] == ["tiny.yaml"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_study_that_cannot_run_here_leaves_nothing_behind(folder: Path) -> None:
+    done = bdpi("study", "tiny.yaml", "--executor", "population", folder=folder, check=False)
+    assert done.returncode == 2
+    assert "--executor population needs a GPU" in done.stderr
+    assert not (folder / "runs").exists()
 
 
 def test_a_wrong_address_of_a_cluster_is_said_at_once(folder: Path) -> None:

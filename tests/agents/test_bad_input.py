@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import (
@@ -233,11 +234,34 @@ def test_the_native_learner_cannot_be_forced_on_convolutions():
         BDPI("CnnPolicy", env, learner="native")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_missed(tmp_path):
+    with pytest.warns(RuntimeWarning, match='device="cuda" is not there, so that the CPU is used: bdpi doctor'):
+        agent = quick_agent(device="cuda")
+    agent.save(tmp_path / "agent")
+    with pytest.warns(RuntimeWarning, match='device="cuda:0" is not there'):
+        BDPI.load(tmp_path / "agent", device="cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("size", "kwargs", "message"),
+    [
+        (35, {}, "pictures of 35 by 35 pixels are too small for CnnPolicy's convolutions, which need 36"),
+        (36, {"activation_fn": "tanh"}, "activation_fn must be a class derived from Module.*got 'tanh'"),
+        (36, {"features_extractor_class": None}, "features_extractor_class must be a class.*got None"),
+    ],
+)
+def test_networks_that_cannot_be_made_say_why(size, kwargs, message):
+    env = Walk(spaces.Box(0, 255, (size, size, 3), np.uint8))
+    with pytest.raises(ValueError, match=message):
+        quick_agent(env, "CnnPolicy", policy_kwargs=kwargs)
+
+
 def test_without_the_compiled_learner_torch_is_used_and_says_what_is_lost(monkeypatch):
     expected = fingerprint(quick_agent(learner="torch").learn(30))
     monkeypatch.setattr(learner.native, "_native", None)
     monkeypatch.setattr(learner.native, "_reason", "no compiler")
-    with pytest.warns(RuntimeWarning, match="20 to 140 times slower.*C\\+\\+ compiler"):
+    with pytest.warns(RuntimeWarning, match="18 to 140 times slower.*C\\+\\+ compiler"):
         agent = quick_agent()
     assert agent.learner_name == "torch"
     assert fingerprint(agent.learn(30)) == expected

@@ -19,6 +19,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from bdpi import ABCDQN, BDPI, Population
+from bdpi.learner import fused
 from small import QUICK, Walk, fingerprint
 
 ON_CPU = {**QUICK, "device": "cpu"}
@@ -135,6 +136,8 @@ WRONG = [
     ({"agent_class": DQN}, "agent_class must be bdpi.BDPI or another agent of this package, got .*DQN"),
     ({"device": "gpu"}, 'device must be one of PyTorch, as "cuda", "cuda:1" or "cpu", got .gpu.'),
     ({"device": None}, 'device must be one of PyTorch, as "cuda", "cuda:1" or "cpu", got None'),
+    ({"policy": "CnnPolicy"}, 'agent 0 cannot be made: "CnnPolicy" is for pictures.*use "MlpPolicy"'),
+    ({"autosave": "a.zip"}, "agent 1 cannot be made: autosave='a.zip' is the file of another agent: give each its own"),
     ({"agent_class": "BDPI"}, "agent_class must be bdpi.BDPI or another agent of this package, got 'BDPI'"),
 ]
 
@@ -143,6 +146,29 @@ WRONG = [
 def test_wrong_arguments_are_named_with_what_to_do(arguments, message):
     with pytest.raises(ValueError, match=message):
         Population(**{"agent_class": BDPI, "env": Walk, "n": 2, **ON_CPU, **arguments})
+
+
+@pytest.mark.parametrize("steps", [-5, float("nan"), 1.5, "10", True, None])
+def test_agents_learn_for_a_number_of_steps(steps):
+    for learner in (Population(BDPI, Walk, 2, **ON_CPU), BDPI("MlpPolicy", Walk(), **QUICK)):
+        with pytest.raises(
+            ValueError, match=f"total_timesteps must be a whole number of steps, 0 or more, got {steps!r}"
+        ):
+            learner.learn(steps)
+        learner.learn(3e1)
+
+
+def test_each_agent_may_have_a_file_of_its_own_to_save_itself_to(tmp_path):
+    files = [tmp_path / f"{number}.zip" for number in range(2)]
+    Population(BDPI, Walk, 2, [{"autosave": file} for file in files], autosave_minutes=1e-6, **ON_CPU).learn(30)
+    assert [BDPI.load(file).seed for file in files] == [0, 1]
+
+
+def test_agents_that_kernels_for_many_runs_cannot_train_say_so(monkeypatch):
+    """Where there is a GPU, which is only said here."""
+    monkeypatch.setattr(fused, "runs_on", lambda device: True)
+    with pytest.warns(RuntimeWarning, match="each by itself, not together.*one hidden layer"):
+        Population(BDPI, Walk, 2, policy_kwargs={"net_arch": [4, 4]}, **ON_CPU)
 
 
 def test_an_argument_that_does_not_exist_is_named_with_its_agent():

@@ -312,7 +312,7 @@ def test_hidden_units_behind_the_convolutions(kwargs, units, last):
 
 def test_the_size_of_the_hidden_layer_behind_the_convolutions_has_one_name():
     kwargs = {"features_extractor_kwargs": {"features_dim": 64}}
-    with pytest.raises(ValueError, match=r"give net_arch=\[64\], not features_dim"):
+    with pytest.raises(ValueError, match=r"give net_arch=\[256\], not features_dim"):
         quick_agent(Walk(SPACES["image"]), "CnnPolicy", policy_kwargs=kwargs)
 
 

@@ -283,3 +283,15 @@ def test_a_learner_is_as_exact_by_kernels_as_by_pytorch(has_actor: bool) -> None
             assert 0 < mine < (1.3 * theirs if name.startswith("critics") else 0.25 * moved)
         elif not name.endswith("moment"):
             np.testing.assert_array_equal(kernels.state_dict()[name], array)
+
+
+def test_that_pytorch_trains_instead_of_kernels_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {"precision": "bfloat16", "picture_kernels": True}
+    batches, hyper = random_batches(2, 2, 12, n=40), Hyperparameters(critic_iterations=1, fit_steps=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("bdpi.learner.pictures.is_available", lambda device: False)
+        with pytest.warns(RuntimeWarning, match="not the faster kernels for pictures: they need Triton"):
+            learner(True, **asked).epoch(transitions(), *batches, hyper)
+    monkeypatch.setattr("bdpi.learner.pictures.find_picture_networks", lambda module, inputs: None)
+    with pytest.warns(RuntimeWarning, match="not the faster kernels for pictures: they train convolutions and linear"):
+        learner(True, **asked).epoch(transitions(), *batches, hyper)

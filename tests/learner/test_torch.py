@@ -73,13 +73,13 @@ def image_transitions(n: int = 60) -> Transitions:
     return Transitions(images[0], rng.integers(0, 3, n), rewards, discounts, images[1])
 
 
-def compare_with_textbook(make_module, transitions) -> TorchLearner:
+def compare_with_textbook(make_module, transitions, device="cpu") -> TorchLearner:
     torch.manual_seed(1)
     actor, critics = make_module(), [[make_module(), make_module()] for _ in range(3)]
     state = LearnerState.fresh(
         flatten_parameters(actor), np.array([[flatten_parameters(m) for m in pair] for pair in critics])
     )
-    learner = TorchLearner(make_module(), make_module(), state)
+    learner = TorchLearner(make_module(), make_module(), state, device)
     hyper = Hyperparameters(critic_iterations=3, fit_steps=3, learning_rate=1e-3, actor_learning_rate=2e-3)
     batches, order = random_batches(3, 3, 16, n=60)
     learner.epoch(transitions, batches, order, hyper)
@@ -94,6 +94,18 @@ def compare_with_textbook(make_module, transitions) -> TorchLearner:
             )
     assert result["active"].tolist() == [1, 1, 1]
     return learner
+
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_perceptrons_are_trained_as_the_textbook_says(device):
+    def perceptron():
+        return nn.Sequential(nn.Flatten(), nn.Linear(2 * 7 * 9, 20), nn.Tanh(), nn.Linear(20, 3))
+
+    learner = compare_with_textbook(perceptron, image_transitions(), device)
+    assert learner._critic_networks.can_be_mapped == {"values": True, "gradients": True}
 
 
 def test_convolutions_are_trained_one_after_the_other_as_the_textbook_says():
@@ -154,9 +166,6 @@ def convolutional_state(n_critics: int) -> LearnerState:
     torch.manual_seed(0)
     parameters = [flatten_parameters(convolutions()) for _ in range(1 + 2 * n_critics)]
     return LearnerState.fresh(parameters[0], np.array(parameters[1:]).reshape(n_critics, 2, -1))
-
-
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
 
 @needs_cuda

@@ -743,6 +743,14 @@ def population_on_cpu(monkeypatch: pytest.MonkeyPatch, workers: int) -> Executor
     return population.OnGPU(workers=workers, device="cpu")
 
 
+def test_a_population_in_one_process_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = population_on_cpu(monkeypatch, 2)
+    monkeypatch.setattr(population, "_shared_gpu", lambda: nullcontext(False))
+    with pytest.warns(RuntimeWarning, match="one process steps all environments.*nvidia-cuda-mps-control"):
+        tally, said = run_all([job(tmp_path, seed=seed) for seed in range(2)], executor)
+    assert len(tally.done) == 2, said
+
+
 def test_the_processes_of_a_population_share_the_runs_and_may_die(
     tmp_path: Path, expected: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         #: says whose file it is; read before anything else of a saved agent is
         self.agent_class = type(self).__name__
         self._device_is_free = device == "auto"
+        checks.warn_of_missing_gpu(device)
         #: draws training actions and batches, and nothing else does; saved with the agent
         self._generator: np.random.Generator | None = None
         #: the policy's, which draws stochastic predictions; here, because it is saved too
@@ -435,6 +436,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         progress_bar: bool = False,
     ) -> Self:
         """Learn for ``total_timesteps`` environment steps; the parameters are those of every SB3 algorithm."""
+        checks.check_steps(total_timesteps)
         starts = self.asynchronous and self._background is None
         if starts:
             self.start_learning()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import (
@@ -38,10 +40,28 @@ def check_number(name: str, value: Any, low: float, high: float = math.inf, low_
         raise ValueError(f"{name} must be a number {wanted}, got {value!r}")
 
 
+def check_steps(value: Any) -> None:
+    """``value`` is a number of steps to learn for; 1e5 is one, too."""
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and value >= 0 and value == int(value)):
+        raise ValueError(f"total_timesteps must be a whole number of steps, 0 or more, got {value!r}")
+
+
 def check_learning_rate(name: str, value: Any) -> None:
     """``value`` is a positive number or a schedule (a function of the remaining progress, as in SB3)."""
     if not callable(value):
         check_number(name, value, 0)
+
+
+def warn_of_missing_gpu(device: Any) -> None:
+    """SB3 takes the CPU without a word where the GPU that is asked for does not exist."""
+    if str(device).startswith("cuda") and not torch.cuda.is_available():
+        warnings.warn(
+            f'device="{device}" is not there, so that the CPU is used: bdpi doctor says what is missing; device="cpu" '
+            "that this is meant.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def check_train_freq(value: Any, n_envs: int) -> None:

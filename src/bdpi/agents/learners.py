@@ -28,6 +28,10 @@ from bdpi.learner.tabular import TabularLearner, allowed
 from bdpi.learner.torch import Precision, TorchLearner, dtype_of
 
 LearnerChoice = Literal["auto", "native", "torch", "fused"]
+_FUSED = (
+    "the fused learner trains small perceptrons with one hidden layer of tanh or ReLU units, by the rules of this "
+    f"package, with batches of at most {fused.LARGEST_BATCH}"
+)
 
 
 class AgentLearner:
@@ -236,13 +240,15 @@ def _choose(
     cohorts = current_cohorts()
     if choice == "auto" and cohorts is not None and can_fuse and fused.runs_on(cohorts.device):
         return "fused"
+    if choice == "auto" and cohorts is not None and not can_fuse and fused.runs_on(cohorts.device):
+        warnings.warn(
+            f"these agents learn each by itself, not together, which is slower: {_FUSED}.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if choice == "fused":
         if not can_fuse:
-            raise ValueError(
-                "the fused learner trains small perceptrons with one hidden layer of tanh or ReLU units, by the rules "
-                f"of this package, with batches of at most {fused.LARGEST_BATCH}; for everything else use "
-                'learner="auto"'
-            )
+            raise ValueError(f'{_FUSED}; for everything else use learner="auto"')
         if not fused.is_available():
             raise ValueError(f"the fused learner needs {nvrtc.REMEDY}")
         if not fused.runs_on(device if cohorts is None else cohorts.device):
@@ -264,7 +270,7 @@ def _choose(
     if suitable and not native.is_available():
         warnings.warn(
             "bdpi was installed without its compiled learner and falls back to PyTorch: the same algorithm, but "
-            f"20 to 140 times slower. {native.REMEDY}",
+            f"18 to 140 times slower. {native.REMEDY}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -59,6 +59,11 @@ def _check_net_arch(net_arch: Any) -> None:
         )
 
 
+def _check_class(name: str, value: Any, wanted: type, example: str) -> None:
+    if not (isinstance(value, type) and issubclass(value, wanted)):
+        raise ValueError(f"{name} must be a class derived from {wanted.__name__}, such as {example}; got {value!r}")
+
+
 def _is_size(units: Any) -> bool:
     return isinstance(units, int | np.integer) and not isinstance(units, bool) and bool(units > 0)
 
@@ -111,6 +116,8 @@ class BDPIPolicy(BasePolicy):
             features_extractor_kwargs,
             normalize_images=normalize_images,
         )
+        _check_class("activation_fn", activation_fn, nn.Module, "torch.nn.Tanh")
+        _check_class("features_extractor_class", features_extractor_class, BaseFeaturesExtractor, "NatureCNN of SB3")
         self.input_space = zero_based(observation_space)
         self.activation_fn = activation_fn
         self.net_arch = list(self.default_net_arch) if net_arch is None else net_arch
@@ -187,10 +194,29 @@ class MlpPolicy(BDPIPolicy):
     """Vectors and state numbers (one-hot): one hidden layer of 32 tanh units."""
 
 
+SMALLEST_PICTURE = 36  # pixels in each direction, of which the last convolution sees one patch
+
+
+def _check_pictures(space: spaces.Space[Any], is_normalized: bool) -> None:
+    if not is_image_space(space, check_channels=False, normalized_image=is_normalized):
+        raise ValueError(
+            f'"CnnPolicy" is for pictures, Box(0, 255, (height, width, channels), uint8), got {space}: use '
+            '"MlpPolicy", or "MultiInputPolicy" for Dict'
+        )
+    assert space.shape is not None
+    if min(space.shape[1:]) < SMALLEST_PICTURE:  # channels first: agents turn pictures round
+        raise ValueError(
+            f"pictures of {space.shape[1]} by {space.shape[2]} pixels are too small for CnnPolicy's convolutions, "
+            f"which need {SMALLEST_PICTURE} in each direction: enlarge them, or give policy_kwargs a "
+            "features_extractor_class"
+        )
+
+
 class Convolutions(NatureCNN):
     """The DeepMind convolutions alone, whose hidden layer is the policy's: in ``net_arch``."""
 
     def __init__(self, observation_space: spaces.Box, normalized_image: bool = False) -> None:
+        _check_pictures(observation_space, normalized_image)
         super().__init__(observation_space, normalized_image=normalized_image)
         first = self.linear[0]
         assert isinstance(first, nn.Linear)
@@ -213,8 +239,7 @@ class CnnPolicy(BDPIPolicy):
         if kwargs.setdefault("features_extractor_class", Convolutions) is not Convolutions:
             kwargs.setdefault("net_arch", [])
         elif "features_dim" in (kwargs.get("features_extractor_kwargs") or {}):
-            size = kwargs["features_extractor_kwargs"]["features_dim"]
-            raise ValueError(f"CnnPolicy's hidden layer is set by net_arch: give net_arch=[{size}], not features_dim")
+            raise ValueError("CnnPolicy's hidden layer is set by net_arch: give net_arch=[256], not features_dim")
         super().__init__(*args, **kwargs)
 
 

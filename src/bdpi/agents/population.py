@@ -121,7 +121,9 @@ class Population:
         with self._cohorts.making() as members:
             made = _make(env, self.agents)
             try:
-                self.agents.append(make(made))
+                agent = make(made)
+                _check_autosave(agent, self.agents)
+                self.agents.append(agent)
             except (TypeError, ValueError) as error:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"agent {len(self.agents)} cannot be made: {error}") from error
@@ -141,8 +143,9 @@ class Population:
             a function of two arguments, as SB3 takes it; it is called in the thread of each agent.
         :param arguments: others of the agents' ``learn``
         :raises RuntimeError: when agents failed; the others have learned to the end. And while they learn already
-        :raises ValueError: for a callback that several agents cannot share
+        :raises ValueError: for a callback that several agents cannot share, or no number of steps
         """
+        checks.check_steps(total_timesteps)
         errors: dict[int, BaseException] = {}
         stop = threading.Event()
         callbacks = [CallbackList([*_parts(each), _Until(stop)]) for each in _for_each(callback, len(self.agents))]
@@ -257,6 +260,16 @@ def _make(env: Maker, others: list[EnsembleAlgorithm]) -> Monitor[Any, Any]:
     if any(_monitor_of(other).env is made for other in others):
         raise ValueError(f"env must make a new environment each time, agent {len(others)} got that of another agent")
     return Monitor(made)
+
+
+def _check_autosave(agent: EnsembleAlgorithm, others: list[EnsembleAlgorithm]) -> None:
+    """Whether an agent has a file of its own to save itself to."""
+    files = [Path(other.autosave).absolute() for other in others if other.autosave is not None]
+    if agent.autosave is not None and Path(agent.autosave).absolute() in files:
+        raise ValueError(
+            f"autosave={str(agent.autosave)!r} is the file of another agent: give each its own, "
+            'configs=[{"autosave": f"agent-{number}.zip"} for number in range(n)]'
+        )
 
 
 def _place(device: Any) -> torch.device:

@@ -18,6 +18,7 @@ from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces, get_system_info
 
+from bdpi.agents import checks
 from bdpi.agents.files import File, read_agent, read_parameters, write_agent
 from bdpi.agents.inputs import Inputs, describe_inputs, inputs_from, restore_inputs
 from bdpi.agents.journal import Journal
@@ -222,6 +223,7 @@ class SavingAlgorithm(SteppingAlgorithm):
             get_system_info()
         document, arrays = read_agent(path, cls.__name__)
         try:
+            checks.warn_of_missing_gpu(device)
             return cls._from_file(document, arrays, env, device, custom_objects or {}, force_reset, kwargs)
         except _UNLOADABLE as error:
             raise ValueError(f"{path} is damaged, or of another kind of agent: {error}") from error

@@ -126,10 +126,6 @@ def study(
     command = ("bdpi", *sys.argv[1:])
     jobs = [replace(job, command=command) for job in part.jobs(root)]
     check_jobs(jobs)
-    try:
-        write_index(root / part.name, part.title, part.folders(root), complain)
-    except OSError as error:
-        raise RunError(f"--out {out} cannot be used: {one_line(error)}; choose another folder") from None
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
 
@@ -140,6 +136,10 @@ def study(
     live = sys.stdout.isatty() and not console.is_dumb_terminal
     with stop.on_signals(), LiveTally(console) if live else PlainTally(sys.stdout) as view:
         chosen = make_executor(executor.value, workers, ray_address)
+        try:
+            write_index(root / part.name, part.title, part.folders(root), complain)
+        except OSError as error:
+            raise RunError(f"--out {out} cannot be used: {one_line(error)}; choose another folder") from None
         tally = run_campaign(jobs, chosen, should_stop, view.show, view.say)
     folder = shlex.quote(str(out / part.name))
     if len(tally.done) == len(jobs):

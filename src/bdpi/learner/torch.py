@@ -10,6 +10,7 @@ convolutions are fed with patches (:mod:`bdpi.learner.patches`).
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
@@ -85,6 +86,13 @@ def _as_they_are(inputs: Inputs) -> Inputs:
 def _channels_last(inputs: Inputs) -> Inputs:
     """The layout that convolutions on a GPU work in."""
     return tree_map(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, inputs)
+
+
+def _warn_of_pytorch(reason: str) -> None:
+    """Say once that kernels are not used, and why."""
+    warnings.warn(
+        f"PyTorch trains these networks, not the faster kernels for pictures: {reason}.", RuntimeWarning, stacklevel=4
+    )
 
 
 def _rows(tensor: Tensor) -> list[Tensor]:
@@ -211,7 +219,9 @@ class TorchLearner:
         self._dtype = dtype_of(precision)
         self._wants_patches = self.device.type == "cuda" if patches is None else patches
         wants_kernels = self.device.type == "cuda" if picture_kernels is None else picture_kernels
-        self._wants_kernels = wants_kernels and self._dtype == torch.bfloat16 and pictures.is_available(self.device)
+        wants_kernels = wants_kernels and self._dtype == torch.bfloat16
+        self._wants_kernels = wants_kernels and pictures.is_available(self.device)
+        self._misses_kernels = wants_kernels and not self._wants_kernels
         #: made in the first epoch, which shows what inputs look like
         self._trained: TrainedNetworks | None = None
         #: runs epochs as CUDA graphs; None on other devices
@@ -391,6 +401,8 @@ class TorchLearner:
         arrange: Callable[[Inputs], Inputs] = _channels_last if self._streams is not None else _as_they_are
         takes_patches = False
         if has_convolutions(critics.module):
+            if self._misses_kernels:
+                _warn_of_pytorch(pictures.REMEDY)
             few = self.preprocess(tree_map(lambda tensor: tensor[batches[0, :2]], memory.observations))
             if self._wants_kernels:
                 found = [pictures.find_picture_networks(module, few) for module in modules]
@@ -398,6 +410,9 @@ class TorchLearner:
                     self._at_once = PICTURES_AT_ONCE
                     actor_found = None if actor is None else found[1]
                     return TrainedNetworks(found[0], actor_found, pictures.lay_out, AdamTensors.step_by_kernel)
+                _warn_of_pytorch(
+                    "they train convolutions and linear layers with ReLU or tanh between them, and no other"
+                )
             if self._wants_patches:
                 taking = [each for each in (taking_patches(module, few) for module in modules) if each is not None]
                 takes_patches = len(taking) == len(modules) and len({seen for _, seen in taking}) == 1

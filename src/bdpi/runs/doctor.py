@@ -44,7 +44,8 @@ def _cuda() -> list[tuple[str, str]]:
     try:
         import torch
 
-        from bdpi.learner import fused, nvrtc
+        from bdpi.learner import fused, nvrtc, pictures
+        from bdpi.runs.executors.population import find_control
 
         lacks = f"not available: they, and populations that are trained together, need {nvrtc.REMEDY}"
         if not torch.cuda.is_available():
@@ -52,13 +53,26 @@ def _cuda() -> list[tuple[str, str]]:
             return [
                 ("CUDA", f"not available{why}"),
                 ("fused kernels", lacks),
+                ("kernels for pictures", f"not available: {pictures.REMEDY.partition(';')[0]}"),
                 ("CUDA graphs", "not used: they need a GPU"),
             ]
         can = "available: populations are trained together" if fused.is_available() else lacks
         name = ("CUDA", f"{torch.version.cuda}: {torch.cuda.get_device_name()}")
+        seen = "available: convolutional networks of the usual shape learn with them, with precision=bfloat16"
+        if not pictures.is_available(torch.device("cuda")):
+            seen = f"not available, PyTorch is used: {pictures.REMEDY.partition(';')[0]}"
+        shared = "found: a population's environments are stepped by several processes"
+        if find_control() is None:
+            shared = "nvidia-cuda-mps-control is not found: one process steps all environments of a population"
     except Exception as error:
         return [("CUDA", f"PyTorch cannot be asked: {named(error)}")]
-    return [name, ("fused kernels", can), ("CUDA graphs", _graphs())]
+    return [
+        name,
+        ("fused kernels", can),
+        ("kernels for pictures", seen),
+        ("multi-process service", shared),
+        ("CUDA graphs", _graphs()),
+    ]
 
 
 def _graphs() -> str:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -57,6 +58,13 @@ class OnGPU:
         ours = [job for job in jobs if not is_peer(job.plan.agent)]
         with _shared_gpu() as is_shared:
             cores = len(os.sched_getaffinity(0)) if is_shared else 1
+            if not is_shared and len(ours) > 1:
+                warnings.warn(
+                    "one process steps all environments, which is slower than one per core: NVIDIA's multi-process "
+                    "service (nvidia-cuda-mps-control, a part of its driver) does not start here.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             at_a_time = max(1, min(self.workers, len(ours)))
             n_processes = min(cores, at_a_time)
             places = -(-at_a_time // n_processes)  # in each process
@@ -198,12 +206,16 @@ def _hang_up(connection: Connection) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
+def find_control() -> str | None:
+    """What starts NVIDIA's multi-process service."""
+    name = "nvidia-cuda-mps-control"
+    return shutil.which(name) or shutil.which(name, path="/usr/local/nvidia/bin")
+
+
 @contextlib.contextmanager
 def _shared_gpu() -> Iterator[bool]:
     """Lets processes use the GPU at the same time, if that is possible; says whether it is."""
-    control = shutil.which("nvidia-cuda-mps-control") or shutil.which(
-        "nvidia-cuda-mps-control", path="/usr/local/nvidia/bin"
-    )
+    control = find_control()
     if control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield "CUDA_MPS_PIPE_DIRECTORY" in os.environ  # somebody else has started it
         return
