@@ -74,6 +74,7 @@ class Population:
         for number in range(n):
             arguments = {"seed": seed + number, **common, **(configs[number] if configs else {})}
             self._add(env, partial(_agent, agent_class, policy, self._place, arguments))
+            self.given.append(arguments)
 
     @classmethod
     def load(
@@ -105,11 +106,14 @@ class Population:
         arguments = {"device": population._place, "_device_is_free": True, **changes}
         for file in files:
             population._add(env, partial(agent_class.load, file, **arguments))
+            population.given.append(dict(changes))
         return population
 
     def _begin(self, n: int, device: torch.device | str) -> None:
         """Make room for n agents."""
         self.agents: list[EnsembleAlgorithm] = []
+        #: the arguments of each, as far as they were given here
+        self.given: list[dict[str, Any]] = []
         self._place = _place(device)
         self._cohorts = Cohorts(n, self._place)
         self._members: list[list[Member]] = []
@@ -199,7 +203,7 @@ class Population:
                 member.cohort.pause(member)
 
     def returns(self) -> list[list[float]]:
-        """Returns of the episodes of each agent."""
+        """Returns of the episodes of each agent; :func:`bdpi.runs.populations.store_population` keeps them as runs."""
         return [_monitor_of(agent).get_episode_rewards() for agent in self.agents]
 
     def save(self, folder: str | Path, include_buffer: bool = False) -> None:

@@ -13,6 +13,7 @@
 | ``tester`` | test episodes between the training episodes of a noisy run |
 | ``signals`` | Ctrl-C and ``kill`` become a polite request to stop |
 | ``curve``, ``video`` | the pictures of a run |
+| ``populations`` | a population that learned in Python becomes runs |
 | ``play`` | a saved agent acts |
 | ``live``, ``text`` | the views of a terminal and of a log file |
 | ``doctor``, ``versions`` | what is installed |

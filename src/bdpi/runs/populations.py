@@ -1,0 +1,126 @@
+"""A population that learned in Python becomes runs, which ``bdpi report`` draws and ``bdpi play`` shows."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bdpi.runs.episodes import Episode, Episodes, append_to_monitor, summarize
+from bdpi.runs.errors import RunError
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.plan import Plan
+from bdpi.runs.store import Place, write_index
+from bdpi.runs.versions import origin
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.monitor import Monitor
+
+    from bdpi.agents import EnsembleAlgorithm, Population
+
+_NOT_SETTINGS = {"seed", "policy_kwargs", "device"}  # of what an agent was given: they have other places in a run
+
+
+def store_population(population: Population, folder: str | Path, environment: str = "", title: str = "") -> list[Path]:
+    """Write each agent as a run, with its episodes, and the folder as a study.
+
+    >>> import bdpi
+    >>> from bdpi.runs.populations import store_population
+    >>> several = bdpi.Population(bdpi.BDPI, "CartPole-v1", n=4, device="cpu")
+    >>> store_population(several.learn(5_000), "runs/mine")  # doctest: +SKIP
+
+    ``bdpi report runs/mine`` then draws them, a curve for each configuration.
+
+    :param folder: of these runs alone
+    :param environment: its id, for populations that were made with a function
+    :param title: of the report; the folder's name if empty
+    :return: the folders of the runs
+    :raises RunError: for a folder that holds runs already; nothing is written then
+    """
+    root = Path(folder)
+    names = [_name(agent) for agent in population.agents]
+    monitors = [_monitor(agent) for agent in population.agents]
+    environments = [environment or _id(monitor) for monitor in monitors]
+    runs = [RunFolder(root / f"agent-{number}") for number in range(len(names))]
+    for run in runs:
+        run.refuse_if_taken()
+    places = [
+        Place(root.absolute().name, "population", where, series, int(agent.seed or 0))
+        for where, series, agent in zip(environments, _series(population), population.agents, strict=True)
+    ]
+    for run, name, agent, monitor, given, place in zip(
+        runs, names, population.agents, monitors, population.given, places, strict=True
+    ):
+        run.make()
+        episodes = _write_episodes(run, place.environment, monitor)
+        agent.save(run.agent)
+        plan = Plan(
+            place.environment,
+            name,
+            place.seed,
+            episodes=None,
+            steps=max(1, agent.num_timesteps),
+            hyperparameters={key: value for key, value in given.items() if key not in _NOT_SETTINGS},
+            policy_kwargs=dict(agent.policy_kwargs),
+        )
+        seconds = episodes.seconds[-1] if len(episodes) else 0.0
+        run.write_config(
+            {
+                **plan.as_dict(),
+                "status": "finished",
+                "result": summarize(episodes, agent.num_timesteps, seconds).as_dict(),
+                "policy": type(agent.policy).__name__,
+                "learner": agent.learner_name,
+                "versions": origin(),
+                "platform": platform.platform(),
+                "study": asdict(place),
+            }
+        )
+    write_index(root, title or root.absolute().name, zip(places, (run.path.absolute() for run in runs), strict=True))
+    return [run.path for run in runs]
+
+
+def _name(agent: EnsembleAlgorithm) -> str:
+    """As ``bdpi train`` calls it."""
+    from bdpi.agents import AGENTS
+
+    for name, known in AGENTS.items():
+        if type(agent) is known:
+            return name
+    raise RunError(f"{type(agent).__name__} is no agent of this package ({', '.join(AGENTS)}), bdpi could not load it")
+
+
+def _monitor(agent: EnsembleAlgorithm) -> Monitor[Any, Any]:
+    return agent.get_env().envs[0]  # type: ignore[union-attr, no-any-return]
+
+
+def _id(monitor: Monitor[Any, Any]) -> str:
+    if monitor.spec is None:
+        raise RunError("the environment of this population has no id: say what to call it, environment='MyEnv-v0'")
+    return monitor.spec.id
+
+
+def _series(population: Population) -> list[str]:
+    """Names of the curves: agents that differ in the seed only have one in common."""
+    every = {name: [given.get(name) for given in population.given] for given in population.given for name in given}
+    differing = [name for name, values in every.items() if name != "seed" and any(each != values[0] for each in values)]
+    names = []
+    for agent, given in zip(population.agents, population.given, strict=True):
+        settings = ", ".join(f"{name}={given[name]}" for name in differing if name in given)
+        names.append(settings or type(agent).__name__)
+    often = Counter(zip(names, (agent.seed for agent in population.agents), strict=True))
+    return [
+        name if often[name, agent.seed] == 1 else f"{name}, agent {number}"
+        for number, (name, agent) in enumerate(zip(names, population.agents, strict=True))
+    ]
+
+
+def _write_episodes(run: RunFolder, environment: str, monitor: Monitor[Any, Any]) -> Episodes:
+    episodes = Episodes()
+    columns = monitor.get_episode_rewards(), monitor.get_episode_lengths(), monitor.get_episode_times()
+    for episode in map(Episode, *columns):
+        append_to_monitor(run.monitor, environment, monitor.t_start, episode)
+        episodes.add(episode.episode_return, episode.length, episode.seconds)
+    return episodes
