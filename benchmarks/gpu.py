@@ -192,28 +192,43 @@ def convolutional_floor(policy: CnnPolicy, hyper: Hyperparameters, precision: Pr
     return 1000 * max((values * forward + fits * fit) / PEAK_CONVOLUTIONS[precision], size / PEAK_BYTES)
 
 
-def measure_hallway(device: str = "cuda") -> Iterator[Figure]:
-    rng, hyper = np.random.default_rng(0), Hyperparameters(fit_steps=1)
+def hallway_memory(rng: np.random.Generator) -> Transitions:
+    """Random pictures of Hallway's size."""
     images = rng.integers(0, 255, (IMAGES, *IMAGE), dtype=np.uint8)
     numbers = rng.normal(size=IMAGES).astype(np.float32)
     ring = Ring(object(), IMAGES, IMAGES)
-    memory = Transitions(
+    return Transitions(
         images, rng.integers(0, 4, IMAGES), numbers, np.full_like(numbers, 0.99), images[::-1].copy(), ring=ring
     )
+
+
+def hallway_learner(
+    device: str, precision: Precision = "float32", kernels: bool = False, critics: int = CRITICS
+) -> tuple[CnnPolicy, TorchLearner]:
+    """Networks of Hallway's size, always the same ones, and who trains them."""
+    torch.manual_seed(0)
+    policy = CnnPolicy(spaces.Box(0, 255, IMAGE, np.uint8), spaces.Discrete(4))
+    learner = network_learner(
+        policy,
+        Conservative(),
+        critics,
+        BATCH,
+        torch.device(device),
+        "torch",
+        precision=precision,
+        picture_kernels=kernels,
+    ).learner
+    assert isinstance(learner, TorchLearner)
+    return policy, learner
+
+
+def measure_hallway(device: str = "cuda") -> Iterator[Figure]:
+    rng, hyper = np.random.default_rng(0), Hyperparameters(fit_steps=1)
+    memory = hallway_memory(rng)
     batches, order = rng.integers(0, IMAGES, (CRITICS, BATCH)), rng.permutation(CRITICS)
     ways: tuple[tuple[Precision, bool], ...] = (("float32", False), ("bfloat16", False), ("bfloat16", True))
     for precision, kernels in ways:
-        policy = CnnPolicy(spaces.Box(0, 255, IMAGE, np.uint8), spaces.Discrete(4))
-        learner = network_learner(
-            policy,
-            Conservative(),
-            CRITICS,
-            BATCH,
-            torch.device(device),
-            "torch",
-            precision=precision,
-            picture_kernels=kernels,
-        ).learner
+        policy, learner = hallway_learner(device, precision, kernels)
         epoch = partial(learner.epoch, memory, batches, order, hyper)
         name = f"torch, {precision}" + ", kernels of our own" * kernels
         yield Figure("Hallway", name, 1, milliseconds(epoch, 10), convolutional_floor(policy, hyper, precision))

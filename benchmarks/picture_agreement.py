@@ -10,62 +10,37 @@ first: the mean of the difference, by amount, divided by that of the change.
 from __future__ import annotations
 
 import argparse
-import copy
 
 import numpy as np
 import torch
-from gymnasium import spaces
 
-from bdpi.agents.policies import CnnPolicy
-from bdpi.learner import Hyperparameters, LearnerState, Transitions, pictures
-from bdpi.learner.functional import flatten_parameters
-from bdpi.learner.interface import Ring
-from bdpi.learner.torch import Precision, TorchLearner
+from bdpi.learner import Hyperparameters, pictures
+from gpu import BATCH, CRITICS, IMAGES, hallway_learner, hallway_memory
 
-IMAGES, IMAGE, ACTIONS, CRITICS, BATCH, EPOCHS = 2_000, (3, 60, 80), 4, 16, 256, 4
-WAYS: dict[str, tuple[Precision, bool]] = {
-    "float32": ("float32", False),
-    "PyTorch in bfloat16": ("bfloat16", False),
-    "kernels": ("bfloat16", True),
-}
+EPOCHS = 4
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     if not torch.cuda.is_available() or not pictures.is_available(torch.device("cuda")):
-        raise SystemExit(f"kernels cannot be compared here: {pictures.REMEDY}")
-    torch.manual_seed(0)
-    rng, hyper = np.random.default_rng(0), Hyperparameters(fit_steps=1)
-    policy = CnnPolicy(spaces.Box(0, 255, IMAGE, np.uint8), spaces.Discrete(ACTIONS))
-    images = rng.integers(0, 255, (IMAGES, *IMAGE), dtype=np.uint8)
-    rewards, actions = rng.normal(size=IMAGES).astype(np.float32), rng.integers(0, ACTIONS, IMAGES)
-    discounts, ring = np.full_like(rewards, 0.99), Ring(object(), IMAGES, IMAGES)
-    memory = Transitions(images, actions, rewards, discounts, images[::-1].copy(), ring=ring)
-    critics = np.array([[flatten_parameters(policy.make_critic()) for _ in range(2)] for _ in range(CRITICS)])
-    assert policy.actor is not None
-    state = LearnerState.fresh(flatten_parameters(policy.actor), critics)
-    learners = {
-        name: TorchLearner(
-            copy.deepcopy(policy.actor),
-            policy.make_critic(),
-            state,
-            "cuda",
-            policy.preprocess,
-            precision=precision,
-            picture_kernels=kernels,
-        )
-        for name, (precision, kernels) in WAYS.items()
+        raise SystemExit(f"there are no kernels to compare here: {pictures.REMEDY}")
+    rng = np.random.default_rng(0)
+    memory = hallway_memory(rng)
+    _, exact = hallway_learner("cuda")
+    others = {
+        name: hallway_learner("cuda", "bfloat16", kernels)[1]
+        for name, kernels in (("PyTorch in bfloat16", False), ("kernels", True))
     }
-    before = {name: array.copy() for name, array in learners["float32"].state_dict().items()}
+    before = {name: array.copy() for name, array in exact.state_dict().items()}
     for _ in range(EPOCHS):
         batches, order = rng.integers(0, IMAGES, (CRITICS, BATCH)), rng.permutation(CRITICS)
-        for learner in learners.values():
-            learner.epoch(memory, batches, order, hyper)
-    for which in ("critics", "actor"):
-        exact, *others = (learner.state_dict()[f"{which}.parameters"] for learner in learners.values())
-        moved = np.abs(exact - before[f"{which}.parameters"]).mean()
-        for name, found in zip(list(learners)[1:], others, strict=True):
-            print(f"{which}, {name}: {100 * np.abs(found - exact).mean() / moved:.1f} %", flush=True)
+        for learner in (exact, *others.values()):
+            learner.epoch(memory, batches, order, Hyperparameters(fit_steps=1))
+    for part in ("critics.parameters", "actor.parameters"):
+        expected = exact.state_dict()[part]
+        moved = np.abs(expected - before[part]).mean()
+        for name, learner in others.items():
+            print(f"{part}, {name}: {100 * np.abs(learner.state_dict()[part] - expected).mean() / moved:.1f} %")
 
 
 if __name__ == "__main__":

@@ -204,7 +204,7 @@ class Population:
 
     def returns(self) -> list[list[float]]:
         """Returns of the episodes of each agent; :func:`bdpi.runs.populations.store_population` keeps them as runs."""
-        return [_monitor_of(agent).get_episode_rewards() for agent in self.agents]
+        return [monitor_of(agent).get_episode_rewards() for agent in self.agents]
 
     def save(self, folder: str | Path, include_buffer: bool = False) -> None:
         """Save each agent, as ``agent-0.zip`` and so on; :meth:`load` brings them back.
@@ -261,7 +261,7 @@ def _make(env: Maker, others: list[EnsembleAlgorithm]) -> Monitor[Any, Any]:
     made = gym.make(env) if isinstance(env, str) else env()
     if not isinstance(made, gym.Env):
         raise ValueError(f"env must make a Gymnasium environment, for agent {len(others)} it made {made!r}")
-    if any(_monitor_of(other).env is made for other in others):
+    if any(monitor_of(other).env is made for other in others):
         raise ValueError(f"env must make a new environment each time, agent {len(others)} got that of another agent")
     return Monitor(made)
 
@@ -314,7 +314,7 @@ def _agent(
     return agent
 
 
-def _monitor_of(agent: EnsembleAlgorithm) -> Monitor[Any, Any]:
+def monitor_of(agent: EnsembleAlgorithm) -> Monitor[Any, Any]:
     """What counts the episodes of an agent of a population."""
     return agent.get_env().envs[0]  # type: ignore[union-attr, no-any-return]
 

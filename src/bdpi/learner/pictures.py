@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from bdpi.learner.convolutions import is_plain
 from bdpi.learner.functional import Inputs, Loss
 
-REMEDY = 'they need Triton and a GPU (pip install "bdpi[cuda]" on Linux); bdpi doctor says what there is'
+REMEDY = 'they need Triton and a GPU (pip install "bdpi[cuda]" on Linux)'
 
 
 @dataclass(frozen=True)

@@ -402,7 +402,7 @@ class TorchLearner:
         takes_patches = False
         if has_convolutions(critics.module):
             if self._misses_kernels:
-                _warn_of_pytorch(pictures.REMEDY)
+                _warn_of_pytorch(f"{pictures.REMEDY}; bdpi doctor says what there is")
             few = self.preprocess(tree_map(lambda tensor: tensor[batches[0, :2]], memory.observations))
             if self._wants_kernels:
                 found = [pictures.find_picture_networks(module, few) for module in modules]

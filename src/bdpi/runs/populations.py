@@ -39,9 +39,11 @@ def store_population(population: Population, folder: str | Path, environment: st
     :return: the folders of the runs
     :raises RunError: for a folder that holds runs already; nothing is written then
     """
+    from bdpi.agents.population import monitor_of
+
     root = Path(folder)
     names = [_name(agent) for agent in population.agents]
-    monitors = [_monitor(agent) for agent in population.agents]
+    monitors = [monitor_of(agent) for agent in population.agents]
     environments = [environment or _id(monitor) for monitor in monitors]
     runs = [RunFolder(root / f"agent-{number}") for number in range(len(names))]
     for run in runs:
@@ -90,10 +92,6 @@ def _name(agent: EnsembleAlgorithm) -> str:
         if type(agent) is known:
             return name
     raise RunError(f"{type(agent).__name__} is no agent of this package ({', '.join(AGENTS)}), bdpi could not load it")
-
-
-def _monitor(agent: EnsembleAlgorithm) -> Monitor[Any, Any]:
-    return agent.get_env().envs[0]  # type: ignore[union-attr, no-any-return]
 
 
 def _id(monitor: Monitor[Any, Any]) -> str:
