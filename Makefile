@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 WITH_CUDA := $(VENV)/.installed-cuda
 
-.PHONY: help setup train test lint bench bench-gpu bench-robot bench-store demonstrations asynchronous precision sanitize \
-        figures learning clean
+.PHONY: help setup train test test-gpu lint bench bench-gpu bench-robot bench-store demonstrations asynchronous precision \
+        sanitize figures learning clean
 
 help: ## What can be done here
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ train: $(INSTALLED) ## Train BDPI on FrozenLake8x8 for 300 episodes (one to two 
 
 test: lint ## Lint, types, all tests
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-gpu: $(WITH_CUDA) ## The tests of learners and populations, on a GPU those that need one, too
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -v tests/learner tests/agents/test_population.py
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

@@ -11,11 +11,14 @@ from emulator import Emulator
 _EMULATOR: list[Emulator] = []
 
 
-@pytest.fixture
-def fused_kernels(tmp_path_factory, monkeypatch):
+@pytest.fixture(scope="module")
+def fused_kernels(tmp_path_factory):
     """Something to run the fused kernels on: a GPU, or an emulation of one."""
     if nvrtc.is_available():
+        yield
         return
     if not _EMULATOR:
         _EMULATOR.append(Emulator(tmp_path_factory.mktemp("kernels")))
-    monkeypatch.setattr(fused, "kernels", _EMULATOR[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "kernels", _EMULATOR[0])
+        yield

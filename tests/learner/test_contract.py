@@ -1,110 +1,109 @@
-"""One contract: from the same parameters and the same batches, every learner makes the same parameters."""
+"""One contract: from the same parameters and the same batches, every learner makes the same parameters.
+
+The reference is PyTorch's learner on the CPU, which other tests compare with a textbook. The others are the native
+learner, PyTorch's learner on a GPU, where an epoch runs step by step first and is replayed as a graph from then on, and
+the fused kernels, which run on a GPU where there is one and are emulated elsewhere.
+"""
 
 import copy
-from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
-from bdpi.learner import Hyperparameters, LearnerState, native
-from bdpi.learner.native import NativeLearner
+from bdpi.learner import Hyperparameters, LearnerState, native, nvrtc
+from bdpi.learner.fused import is_suitable
 from bdpi.learner.rules import Conservative, Imitation
 from bdpi.learner.tabular import TabularLearner
-from bdpi.learner.torch import TorchLearner
-from worlds import (
-    assert_same_state,
-    both_learners,
-    perceptron,
-    random_batches,
-    random_state,
-    random_transitions,
-)
+from worlds import assert_same_state, make_learner, random_batches, random_state, random_transitions
 
-pytestmark = pytest.mark.skipif(not native.is_available(), reason="the compiled learner is not installed")
+pytestmark = pytest.mark.usefixtures("fused_kernels")
 
 INSTRUCTION_SETS = native.info()["supported"]
+needs_native = pytest.mark.skipif(not native.is_available(), reason="the compiled learner is not installed")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+NATIVE, CUDA = pytest.param("native", marks=needs_native), pytest.param("cuda", marks=needs_cuda)
+KINDS = ["torch", NATIVE, CUDA, "fused"]
+TASKS = {"table": ([3, 32, 3], False), "lake": ([64, 32, 4], True), "lander": ([8, 256, 4], False)}
+
+
+def default_epochs(kind: str, task: str, **native_arguments: Any) -> None:
+    """On a GPU the second of three epochs is recorded and replayed, the third only replayed."""
+    sizes, one_hot = TASKS[task]
+    state = random_state(sizes, sizes, 2)
+    reference = make_learner("torch", state, sizes, sizes, one_hot=one_hot)
+    fast = make_learner(kind, state, sizes, sizes, one_hot=one_hot, **native_arguments)
+    transitions = random_transitions(sizes[0], sizes[-1], one_hot)
+    for epoch, tolerance in enumerate([1e-5, 1e-4, 1e-4]):  # differences of rounding grow
+        batches, critics = random_batches(2, 2, 256, seed=epoch)
+        expected = reference.epoch(transitions, batches, critics, Hyperparameters())
+        measured = fast.epoch(transitions, batches, critics, Hyperparameters())
+        assert_same_state(reference, fast, tolerance)
+        np.testing.assert_allclose(
+            [measured.critic_loss, measured.actor_loss, measured.mean_q],
+            [expected.critic_loss, expected.actor_loss, expected.mean_q],
+            rtol=10 * tolerance,
+            atol=1e-7,
+        )
+    if kind != "native" and fast.device.type == "cuda":
+        assert fast.replay.reason == ""
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize(
-    ("sizes", "one_hot"),
-    [([3, 32, 3], False), ([64, 32, 4], True), ([8, 256, 4], False)],
-    ids=["table", "lake", "lander"],
-)
-def test_native_equals_torch_after_a_default_epoch(sizes, one_hot, instruction_set):
-    reference, fast = both_learners(sizes, sizes, 2, one_hot=one_hot, instruction_set=instruction_set)
-    transitions = random_transitions(sizes[0], sizes[-1], one_hot)
-    batches, critics = random_batches(2, 2, 256)
-    expected = reference.epoch(transitions, batches, critics, Hyperparameters())
-    measured = fast.epoch(transitions, batches, critics, Hyperparameters())
-    assert fast.instruction_set == instruction_set
-    assert_same_state(reference, fast, tolerance=1e-5)
-    np.testing.assert_allclose(
-        [measured.critic_loss, measured.actor_loss, measured.mean_q],
-        [expected.critic_loss, expected.actor_loss, expected.mean_q],
-        rtol=1e-4,
-        atol=1e-7,
-    )
+@pytest.mark.parametrize("task", TASKS)
+def test_native_equals_torch_after_default_epochs(task, instruction_set):
+    default_epochs("native", task, instruction_set=instruction_set)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    inputs=st.integers(1, 40),
-    actions=st.integers(2, 7),
-    critic_hidden=st.lists(st.integers(1, 40), max_size=3),
-    actor_hidden=st.lists(st.integers(1, 40), max_size=2),
-    activation=st.sampled_from(["tanh", "relu"]),
-    one_hot=st.booleans(),
-    batch_size=st.integers(1, 70),
-    n_critics=st.integers(1, 4),
-    instruction_set=st.sampled_from(INSTRUCTION_SETS),
-    seed=st.integers(0, 1000),
-    rule=st.sampled_from([Conservative(0.2), Imitation(), Imitation(0.5), None]),
-    masked=st.booleans(),
-    prior_scale=st.sampled_from([0.0, 0.7]),
-    data=st.data(),
-)
-def test_native_equals_torch_on_random_shapes(
-    inputs,
-    actions,
-    critic_hidden,
-    actor_hidden,
-    activation,
-    one_hot,
-    batch_size,
-    n_critics,
-    instruction_set,
-    seed,
-    rule,
-    masked,
-    prior_scale,
-    data,
-):
-    """Any depth, any width, any batch, any rule, some critics only, masked actions, prior functions, all discounts."""
-    n_trained = data.draw(st.integers(1, n_critics))
-    reference, fast = both_learners(
-        [inputs, *actor_hidden, actions],
-        [inputs, *critic_hidden, actions],
-        n_critics,
-        activation,
-        one_hot,
-        seed,
-        prior_scale,
-        batch_size=batch_size,
-        instruction_set=instruction_set,
-    )
-    transitions = random_transitions(inputs, actions, one_hot, seed=seed, masked=masked)
+@needs_cuda
+@pytest.mark.parametrize("task", TASKS)
+def test_cuda_equals_torch_after_default_epochs(task):
+    default_epochs("cuda", task)
+
+
+@pytest.mark.skipif(not nvrtc.is_available(), reason="needs a GPU: default epochs take long in the emulation")
+@pytest.mark.parametrize("task", TASKS)
+def test_fused_equals_torch_after_default_epochs(task):
+    default_epochs("fused", task)
+
+
+def random_epochs(kind: str, data: st.DataObject) -> None:
+    """Any depth, any width, any batch, any rule, some critics only, masked actions, prior functions, all discounts.
+
+    The fused kernels train networks with one hidden layer, without prior functions.
+    """
+    draw, is_fused = data.draw, kind == "fused"
+
+    def hidden(most: int) -> list[int]:
+        return draw(st.lists(st.integers(1, 40), min_size=int(is_fused), max_size=1 if is_fused else most))
+
+    inputs, actions = draw(st.integers(1, 40)), draw(st.integers(2, 7))
+    critic_sizes, actor_sizes = [inputs, *hidden(3), actions], [inputs, *hidden(2), actions]
+    one_hot, batch_size, seed = draw(st.booleans()), draw(st.integers(1, 70)), draw(st.integers(0, 1000))
+    n_critics = draw(st.integers(1, 4))
+    n_trained = draw(st.integers(1, n_critics))
+    prior_scale = draw(st.sampled_from([0.0] if is_fused else [0.0, 0.7]))
     hyper = Hyperparameters(
-        critic_iterations=data.draw(st.integers(1, 3)),
-        fit_steps=data.draw(st.integers(1, 5)),
+        critic_iterations=draw(st.integers(1, 3)),
+        fit_steps=draw(st.integers(1, 5)),
         critic_step_size=0.5,
-        actor_rule=rule,
+        actor_rule=draw(st.sampled_from([Conservative(0.2), Imitation(), Imitation(0.5), None])),
         learning_rate=1e-3,
         actor_learning_rate=2e-3,
     )
+    if is_fused:
+        fits = (is_suitable(sizes, one_hot, batch_size, hyper.actor_rule, 0.0) for sizes in (actor_sizes, critic_sizes))
+        assume(all(fits))
+    native_arguments: dict[str, Any] = {}
+    if kind == "native":
+        native_arguments = {"batch_size": batch_size, "instruction_set": draw(st.sampled_from(INSTRUCTION_SETS))}
+    state = random_state(actor_sizes, critic_sizes, n_critics, seed, priors=prior_scale > 0)
+    networks = state, actor_sizes, critic_sizes, draw(st.sampled_from(["tanh", "relu"])), one_hot, prior_scale
+    reference, fast = make_learner("torch", *networks), make_learner(kind, *networks, **native_arguments)
+    transitions = random_transitions(inputs, actions, one_hot, seed=seed, masked=draw(st.booleans()))
     start = copy.deepcopy(reference.state_dict())
 
     def learn(learner) -> dict:
@@ -132,24 +131,38 @@ def test_native_equals_torch_on_random_shapes(
     np.testing.assert_allclose(reference.q_values(states), fast.q_values(states), atol=1e-4)
 
 
-def make_learner(kind: str, state: LearnerState, one_hot: bool, inputs: int):
-    if kind == "native":
-        return NativeLearner([inputs, 16, 3], [inputs, 16, 3], copy.deepcopy(state), one_hot=one_hot)
-    encode = (lambda x: nn.functional.one_hot(x, inputs).float()) if one_hot else (lambda x: x.float())
-    return TorchLearner(perceptron([inputs, 16, 3]), perceptron([inputs, 16, 3]), state, preprocess=encode)
+@needs_native
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_native_equals_torch_on_random_shapes(data):
+    random_epochs("native", data)
+
+
+@needs_cuda
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_cuda_equals_torch_on_random_shapes(data):
+    random_epochs("cuda", data)
+
+
+@settings(max_examples=40 if nvrtc.is_available() else 5, deadline=None)  # each has kernels to compile
+@given(data=st.data())
+def test_fused_equals_torch_on_random_shapes(data):
+    random_epochs("fused", data)
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
-@pytest.mark.parametrize("kind", ["native", "torch"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_terminal_transitions_do_not_look_ahead_and_others_do(kind, one_hot):
-    state = random_state([9, 16, 3], [9, 16, 3], 2)
+    sizes = [9, 16, 3]
+    state = random_state(sizes, sizes, 2)
     batches, critics = random_batches(2, 2, 64)
 
     def parameters_after(discount: float, next_seed: int):
         base = random_transitions(9, 3, one_hot, discount=discount)
         other = random_transitions(9, 3, one_hot, seed=next_seed).next_observations
         transitions = type(base)(base.observations, base.actions, base.rewards, base.discounts, other)
-        learner = make_learner(kind, state, one_hot, 9)
+        learner = make_learner(kind, state, sizes, sizes, one_hot=one_hot)
         learner.epoch(transitions, batches, critics, Hyperparameters(critic_iterations=1, fit_steps=2))
         return learner.state_dict()["critics.parameters"]
 
@@ -158,18 +171,18 @@ def test_terminal_transitions_do_not_look_ahead_and_others_do(kind, one_hot):
     assert not np.array_equal(parameters_after(0.99, 5), parameters_after(0.5, 5))
 
 
-@pytest.mark.parametrize("source", ["native", "torch"])
-@pytest.mark.parametrize("target", ["native", "torch"])
+@pytest.mark.parametrize("source", KINDS)
+@pytest.mark.parametrize("target", KINDS)
 def test_learning_goes_on_in_another_learner_after_a_save_and_a_load(source, target, tmp_path):
     """An odd number of iterations leaves the two networks of a critic with their roles exchanged."""
-    state = random_state([5, 16, 3], [5, 16, 3], 3)
+    sizes = [5, 16, 3]
     transitions = random_transitions(5, 3, False)
     hyper = Hyperparameters(critic_iterations=3, fit_steps=4)
     batches, critics = random_batches(3, 2, 64)
-    first = make_learner(source, state, False, 5)
+    first = make_learner(source, random_state(sizes, sizes, 3), sizes, sizes)
     first.epoch(transitions, batches, critics, hyper)
     np.savez(tmp_path / "state.npz", **first.state_dict())
-    second = make_learner(target, random_state([5, 16, 3], [5, 16, 3], 3, seed=99), False, 5)
+    second = make_learner(target, random_state(sizes, sizes, 3, seed=99), sizes, sizes)
     with np.load(tmp_path / "state.npz") as file:
         second.load_state_dict(dict(file))
     assert second.state_dict()["active"].sum() == 2
@@ -193,11 +206,7 @@ def long_fit_against_table(kind: str, n_states: int, n_actions: int, seed: int, 
     policy = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     oracle = TabularLearner(n_states, n_actions, 2, critics=tables, actor=policy)
     sizes = [n_states, n_actions]
-    if kind == "native":
-        learner = NativeLearner(sizes, sizes, state, one_hot=True)
-    else:
-        encode = partial(nn.functional.one_hot, num_classes=n_states)
-        learner = TorchLearner(perceptron(sizes), perceptron(sizes), state, preprocess=lambda x: encode(x).float())
+    learner = make_learner(kind, state, sizes, sizes, one_hot=True)
     transitions = random_transitions(n_states, n_actions, one_hot=True, seed=seed, masked=seed % 2 == 1)
     batches, order = random_batches(2, 2, 256, seed=seed)  # large enough for all states to occur
     hyper = Hyperparameters(
@@ -212,6 +221,7 @@ def long_fit_against_table(kind: str, n_states: int, n_actions: int, seed: int, 
     np.testing.assert_allclose(learner.policy(states), oracle.policy(states), atol=0.15 * moved_actor)
 
 
+@needs_native
 @settings(max_examples=10, deadline=None)
 @given(n_states=st.integers(2, 12), n_actions=st.integers(2, 5), seed=st.integers(0, 1000))
 def test_a_long_native_fit_ends_where_the_table_is(n_states, n_actions, seed):
@@ -219,5 +229,6 @@ def test_a_long_native_fit_ends_where_the_table_is(n_states, n_actions, seed):
     long_fit_against_table("native", n_states, n_actions, seed, Conservative(0.05))
 
 
-def test_a_long_torch_fit_ends_where_the_table_is():
-    long_fit_against_table("torch", 7, 3, 0, Conservative(0.05))
+@pytest.mark.parametrize("kind", ["torch", CUDA])
+def test_a_long_fit_of_torch_ends_where_the_table_is(kind):
+    long_fit_against_table(kind, 7, 3, 0, Conservative(0.05))

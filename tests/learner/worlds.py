@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import itertools
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from bdpi.learner import LearnerState, Transitions
+from bdpi.learner import LearnerState, Transitions, nvrtc
 from bdpi.learner.functional import flatten_parameters
+from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.torch import TorchLearner
 
@@ -73,39 +75,33 @@ def random_batches(n_critics: int, n_trained: int, batch_size: int, n: int = 500
     return rng.integers(0, n, (n_trained, batch_size)), rng.permutation(n_critics)[:n_trained]
 
 
-def both_learners(
+def make_learner(
+    kind: str,
+    state: LearnerState,
     actor_sizes: list[int],
     critic_sizes: list[int],
-    n_critics: int,
     activation: str = "tanh",
     one_hot: bool = False,
-    seed: int = 0,
     prior_scale: float = 0.0,
-    **native_arguments,
-) -> tuple[TorchLearner, NativeLearner]:
-    """A PyTorch and a native learner with the same parameters."""
-    state = random_state(actor_sizes, critic_sizes, n_critics, seed, priors=prior_scale > 0)
+    **native_arguments: Any,
+) -> TorchLearner | NativeLearner:
+    """A learner of perceptrons.
+
+    :param kind: native, torch, cuda (PyTorch on a GPU) or fused (its kernels on a GPU, or on an emulation of one)
+    """
+    if kind == "native":
+        arguments = {"activation": activation, "one_hot": one_hot, "prior_scale": prior_scale, **native_arguments}
+        return NativeLearner(actor_sizes, critic_sizes, copy.deepcopy(state), **arguments)
+    modules = perceptron(actor_sizes, activation), perceptron(critic_sizes, activation)
+    if kind == "fused":
+        networks = FusedNetworks(tuple(actor_sizes), tuple(critic_sizes), one_hot, relu=activation == "relu")
+        return FusedLearner(*modules, state, networks, "cuda" if nvrtc.is_available() else "cpu")
 
     def preprocess(tensor: torch.Tensor) -> torch.Tensor:
         return nn.functional.one_hot(tensor, critic_sizes[0]).float() if one_hot else tensor.float()
 
-    reference = TorchLearner(
-        perceptron(actor_sizes, activation),
-        perceptron(critic_sizes, activation),
-        state,
-        preprocess=preprocess,
-        prior_scale=prior_scale,
-    )
-    native = NativeLearner(
-        actor_sizes,
-        critic_sizes,
-        copy.deepcopy(state),
-        activation=activation,
-        one_hot=one_hot,
-        prior_scale=prior_scale,
-        **native_arguments,
-    )
-    return reference, native
+    device = {"torch": "cpu", "cuda": "cuda"}[kind]
+    return TorchLearner(*modules, state, device, preprocess, prior_scale)
 
 
 def assert_same_state(first, second, tolerance: float = 1e-4) -> None:
