@@ -30,22 +30,25 @@ KINDS = ["torch", NATIVE, CUDA, "fused"]
 TASKS = {"table": ([3, 32, 3], False), "lake": ([64, 32, 4], True), "lander": ([8, 256, 4], False)}
 
 
-def default_epochs(kind: str, task: str, **native_arguments: Any) -> None:
-    """On a GPU the second of three epochs is recorded and replayed, the third only replayed."""
+def default_epochs(kind: str, task: str, tolerance: float = 1e-5, **native_arguments: Any) -> None:
+    """On a GPU the second of three epochs is recorded and replayed, the third only replayed.
+
+    :param tolerance: after the first of them; differences of rounding grow
+    """
     sizes, one_hot = TASKS[task]
     state = random_state(sizes, sizes, 2)
     reference = make_learner("torch", state, sizes, sizes, one_hot=one_hot)
     fast = make_learner(kind, state, sizes, sizes, one_hot=one_hot, **native_arguments)
     transitions = random_transitions(sizes[0], sizes[-1], one_hot)
-    for epoch, tolerance in enumerate([1e-5, 1e-4, 1e-4]):  # differences of rounding grow
+    for epoch, allowed in enumerate([tolerance, 1e-4, 1e-4]):
         batches, critics = random_batches(2, 2, 256, seed=epoch)
         expected = reference.epoch(transitions, batches, critics, Hyperparameters())
         measured = fast.epoch(transitions, batches, critics, Hyperparameters())
-        assert_same_state(reference, fast, tolerance)
+        assert_same_state(reference, fast, allowed)
         np.testing.assert_allclose(
             [measured.critic_loss, measured.actor_loss, measured.mean_q],
             [expected.critic_loss, expected.actor_loss, expected.mean_q],
-            rtol=10 * tolerance,
+            rtol=10 * allowed,
             atol=1e-7,
         )
     if kind != "native" and fast.device.type == "cuda":
@@ -61,7 +64,8 @@ def test_native_equals_torch_after_default_epochs(task, instruction_set):
 @needs_cuda
 @pytest.mark.parametrize("task", TASKS)
 def test_cuda_equals_torch_after_default_epochs(task):
-    default_epochs("cuda", task)
+    # PyTorch's Adam has 1 - beta_2 in float32 there, which makes second moments smaller by a share of 1.3e-5.
+    default_epochs("cuda", task, tolerance=2e-5)
 
 
 @pytest.mark.skipif(not nvrtc.is_available(), reason="needs a GPU: default epochs take long in the emulation")
