@@ -175,6 +175,21 @@ def test_terminal_transitions_do_not_look_ahead_and_others_do(kind, one_hot):
     assert not np.array_equal(parameters_after(0.99, 5), parameters_after(0.5, 5))
 
 
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_actions_that_no_sample_took_keep_their_biases(kind, one_hot):
+    """Their errors are exactly 0 before the first step of a fit, and of less than 1e-8 Adam would make half a step."""
+    sizes, taken = [9, 16, 3], 1
+    state = random_state(sizes, sizes, 2)
+    transitions = random_transitions(9, 3, one_hot)
+    transitions.actions[:] = taken
+    learner = make_learner(kind, state, sizes, sizes, one_hot=one_hot)
+    learner.epoch(transitions, *random_batches(2, 2, 100), Hyperparameters(critic_iterations=1, fit_steps=1))
+    change = learner.state_dict()["critics.parameters"][:, 0, -3:] - state.critics.parameters[:, 0, -3:]
+    assert (change[:, taken] != 0).all()
+    np.testing.assert_array_equal(np.delete(change, taken, axis=1), 0)
+
+
 @pytest.mark.parametrize("source", KINDS)
 @pytest.mark.parametrize("target", KINDS)
 def test_learning_goes_on_in_another_learner_after_a_save_and_a_load(source, target, tmp_path):

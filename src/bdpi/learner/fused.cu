@@ -91,9 +91,13 @@ struct alignas(16) Network {
 
 using Outputs = float[MINE][A];
 
-// What the outputs of a row aim at: the sum of the targets of its samples, and how many those are.
+// What the outputs of a row aim at: the targets of its samples, as the first of them and the sum of what all have more
+// than it. Where all want what is there already, the gradient then is 0; of a rounding error, Adam would make a step.
 struct Aim {
-    float count, sums[A];
+    float count, first[A], more[A];
+
+    DEVICE float missed_by(float output, int a) const { return count * (output - first[a]) - more[a]; }
+    DEVICE float sum(int a) const { return count * first[a] + more[a]; }
 };
 
 DEVICE int lane() { return thread() % LANES; }
@@ -316,7 +320,7 @@ KERNEL train_critics(
         for (int step = 0; step < FIT; step++)
             fit(s, x, aims, part, meeting, step, [](const Aim &aim, const float(&y)[A], float(&d)[A]) {
 #pragma unroll
-                for (int a = 0; a < A; a++) d[a] = (aim.count * y[a] - aim.sums[a]) * (2.0f / (N * A));
+                for (int a = 0; a < A; a++) d[a] = aim.missed_by(y[a], a) * (2.0f / (N * A));
             });
         const bool is_last = iteration >= ITERATIONS - 2;  // of this one of the two networks
         float *copy = acting && is_last ? acting + at : nullptr;
@@ -410,13 +414,13 @@ KERNEL train_actor(
                 softmax(y, nullptr, policy);
                 if (CROSS_ENTROPY) {
 #pragma unroll
-                    for (int a = 0; a < A; a++) sum += aim.sums[a];
+                    for (int a = 0; a < A; a++) sum += aim.sum(a);
 #pragma unroll
-                    for (int a = 0; a < A; a++) d[a] = (policy[a] * sum - aim.sums[a]) * (1.0f / N);
+                    for (int a = 0; a < A; a++) d[a] = (policy[a] * sum - aim.sum(a)) * (1.0f / N);
                 } else {
 #pragma unroll
                     for (int a = 0; a < A; a++) {
-                        d[a] = (aim.count * policy[a] - aim.sums[a]) * (2.0f / (N * A));
+                        d[a] = aim.missed_by(policy[a], a) * (2.0f / (N * A));
                         sum += policy[a] * d[a];
                     }
 #pragma unroll

@@ -166,7 +166,10 @@ struct Aims {
             for (int k = 0; k < MINE; k++) {
                 rows[k].count = 1.0f;
 #pragma unroll
-                for (int a = 0; a < A; a++) rows[k].sums[a] = wanted[ONE_HOT ? 0 : k][a];
+                for (int a = 0; a < A; a++) {
+                    rows[k].first[a] = wanted[ONE_HOT ? 0 : k][a];
+                    rows[k].more[a] = 0.0f;
+                }
             }
             return;
         }
@@ -180,12 +183,15 @@ struct Aims {
         for (int k = 0; k < MINE; k++) {
             rows[k].count = 0.0f;
 #pragma unroll
-            for (int a = 0; a < A; a++) rows[k].sums[a] = 0.0f;
+            for (int a = 0; a < A; a++) rows[k].first[a] = rows[k].more[a] = 0.0f;
             for (int n = 0; n < KNOWN; n++)
                 if (s.states[n] == output_row(k)) {
-                    rows[k].count += 1.0f;
 #pragma unroll
-                    for (int a = 0; a < A; a++) rows[k].sums[a] += s.wanted[a][n];
+                    for (int a = 0; a < A; a++) {
+                        if (rows[k].count == 0.0f) rows[k].first[a] = s.wanted[a][n];
+                        rows[k].more[a] += s.wanted[a][n] - rows[k].first[a];
+                    }
+                    rows[k].count += 1.0f;
                 }
         }
         meet();

@@ -263,9 +263,9 @@ struct Aims {
     }
 
     static DEVICE Aim of(const Shared &s, int row) {
-        Aim aim{1.0f, {}};
+        Aim aim{1.0f, {}, {}};
 #pragma unroll
-        for (int a = 0; a < A; a++) aim.sums[a] = s.rows[row][a];
+        for (int a = 0; a < A; a++) aim.first[a] = s.rows[row][a];
         return aim;
     }
 };
