@@ -31,11 +31,8 @@ class Emulator:
             macros = target.with_suffix(".h")
             macros.write_text("".join(f"#define {macro} {value}\n" for macro, value in key))
             command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas"]
-            command += [
-                "-march=native",
-                "-ffp-contract=fast",
-                "-fexpensive-optimizations",
-            ]  # multiplies and adds in one, where it can, as a GPU does
+            # Multiplies and adds in one, as GPUs do, where this processor can.
+            command += ["-march=native", "-ffp-contract=fast", "-fexpensive-optimizations"]
             source = [f'-DSIZES="{macros}"', f'-DSOURCE="{SOURCE}"', str(Path(__file__).with_name("emulator.cpp"))]
             done = subprocess.run([*command, *source, "-o", str(target)], capture_output=True, text=True)
             assert done.returncode == 0, done.stderr[-3000:]
