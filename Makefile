@@ -32,7 +32,8 @@ test: lint ## Lint, types, all tests
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-gpu: $(WITH_CUDA) ## The tests of learners and populations, on a GPU those that need one, too
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -v tests/learner tests/agents/test_population.py
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -v tests/learner tests/agents/test_population.py \
+	  tests/runs/test_campaign.py
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

@@ -349,8 +349,9 @@ MADE_BY = {
 RUNS = """
 Most of BDPI's and its relatives' runs were made on a GPU (`--executor population`), some went on, or were made, on two
 cores by the native learner: `learner` in runs.json says where a run ended. runs.json also has the versions of each run;
-most of these runs are older than the entries for the command and the commit. [learning.md](learning.md) has runs of its
-own.
+most of these runs are older than the entries for the command and the commit. Where a commit has "-dirty" behind it, the
+code was newer: that of 6fc31ec for ActorMimic's runs on LunarLander, and for
+[the GPU's speed](../results/speed/gpu-h200.json). [learning.md](learning.md) has runs of its own.
 
 What is wrong with some of them, and which were replaced:
 

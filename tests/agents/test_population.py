@@ -164,6 +164,25 @@ def test_each_agent_may_have_a_file_of_its_own_to_save_itself_to(tmp_path):
     assert [BDPI.load(file).seed for file in files] == [0, 1]
 
 
+def test_each_agent_has_a_folder_of_its_own_for_tensorboard(tmp_path):
+    several = Population(BDPI, Walk, 4, tensorboard_log=str(tmp_path), **ON_CPU).learn(40)
+    several.learn(40, reset_num_timesteps=False)
+    folders = [f"BDPI-{number}_1" for number in range(4)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == folders
+    for agent, name in zip(several.agents, folders, strict=True):
+        assert Path(agent.logger.dir) == tmp_path / name
+        assert sum(file.stat().st_size for file in (tmp_path / name).iterdir()) > 1000  # more than a header
+    several.learn(40, tb_log_name="again")
+    assert sorted(path.name for path in tmp_path.glob("again*")) == [f"again-{number}_1" for number in range(4)]
+
+
+def test_configurations_may_have_numbers_of_numpy():
+    rates = np.logspace(-4, -2, 3, dtype=np.float32)
+    configs = [{"learning_rate": rate, "actor_learning_rate": rate} for rate in rates]
+    several = Population(BDPI, Walk, 3, configs, **ON_CPU).learn(20)
+    assert [agent.learning_rate for agent in several.agents] == rates.tolist()
+
+
 def test_agents_that_kernels_for_many_runs_cannot_train_say_so(monkeypatch):
     """Where there is a GPU, which is only said here."""
     monkeypatch.setattr(fused, "runs_on", lambda device: True)

@@ -2,7 +2,8 @@
 
 The reference is PyTorch's learner on the CPU, which other tests compare with a textbook. The others are the native
 learner, PyTorch's learner on a GPU, where an epoch runs step by step first and is replayed as a graph from then on, and
-the fused kernels, which run on a GPU where there is one and are emulated elsewhere.
+the fused kernels, those for a few runs and those for many, which run on a GPU where there is one and are emulated
+elsewhere.
 """
 
 import copy
@@ -25,8 +26,15 @@ pytestmark = pytest.mark.usefixtures("fused_kernels")
 INSTRUCTION_SETS = native.info()["supported"]
 needs_native = pytest.mark.skipif(not native.is_available(), reason="the compiled learner is not installed")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-NATIVE, CUDA = pytest.param("native", marks=needs_native), pytest.param("cuda", marks=needs_cuda)
-KINDS = ["torch", NATIVE, CUDA, "fused"]
+MARKS = {"torch": (), "native": needs_native, "cuda": needs_cuda, "fused": (), "whole": ()}
+KINDS = [pytest.param(kind, marks=marks) for kind, marks in MARKS.items()]
+INPUTS = [  # numbers, or one-hot states, which no kernel for many runs trains
+    pytest.param(kind, one_hot, marks=marks, id=f"{kind}-{'one-hot' if one_hot else 'numbers'}")
+    for kind, marks in MARKS.items()
+    for one_hot in (False, True)
+    if not (kind == "whole" and one_hot)
+]
+HIDDEN = 40  # units; with fewer than 33, kernels for many runs are those for a few
 TASKS = {"table": ([3, 32, 3], False), "lake": ([64, 32, 4], True), "lander": ([8, 256, 4], False)}
 
 
@@ -74,19 +82,27 @@ def test_fused_equals_torch_after_default_epochs(task):
     default_epochs("fused", task)
 
 
+@pytest.mark.skipif(not nvrtc.is_available(), reason="needs a GPU: default epochs take long in the emulation")
+def test_whole_equals_torch_after_default_epochs():
+    default_epochs("whole", "lander")
+
+
 def random_epochs(kind: str, data: st.DataObject) -> None:
     """Any depth, any width, any batch, any rule, some critics only, masked actions, prior functions, all discounts.
 
-    The fused kernels train networks with one hidden layer, without prior functions.
+    The fused kernels train networks with one hidden layer, without prior functions; those for many runs train the ones
+    with more than 32 hidden units, few inputs, and no one-hot ones.
     """
-    draw, is_fused = data.draw, kind == "fused"
+    draw, is_fused, is_whole = data.draw, kind in ("fused", "whole"), kind == "whole"
 
     def hidden(most: int) -> list[int]:
-        return draw(st.lists(st.integers(1, 40), min_size=int(is_fused), max_size=1 if is_fused else most))
+        units = st.integers(33, 100) if is_whole else st.integers(1, 40)
+        return draw(st.lists(units, min_size=int(is_fused), max_size=1 if is_fused else most))
 
-    inputs, actions = draw(st.integers(1, 40)), draw(st.integers(2, 7))
+    inputs, actions = draw(st.integers(1, 12 if is_whole else 40)), draw(st.integers(2, 7))
     critic_sizes, actor_sizes = [inputs, *hidden(3), actions], [inputs, *hidden(2), actions]
-    one_hot, batch_size, seed = draw(st.booleans()), draw(st.integers(1, 70)), draw(st.integers(0, 1000))
+    one_hot = not is_whole and draw(st.booleans())
+    batch_size, seed = draw(st.integers(1, 70)), draw(st.integers(0, 1000))
     n_critics = draw(st.integers(1, 4))
     n_trained = draw(st.integers(1, n_critics))
     prior_scale = draw(st.sampled_from([0.0] if is_fused else [0.0, 0.7]))
@@ -155,10 +171,15 @@ def test_fused_equals_torch_on_random_shapes(data):
     random_epochs("fused", data)
 
 
-@pytest.mark.parametrize("one_hot", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40 if nvrtc.is_available() else 3, deadline=None)
+@given(data=st.data())
+def test_whole_equals_torch_on_random_shapes(data):
+    random_epochs("whole", data)
+
+
+@pytest.mark.parametrize(("kind", "one_hot"), INPUTS)
 def test_terminal_transitions_do_not_look_ahead_and_others_do(kind, one_hot):
-    sizes = [9, 16, 3]
+    sizes = [9, HIDDEN, 3]
     state = random_state(sizes, sizes, 2)
     batches, critics = random_batches(2, 2, 64)
 
@@ -175,11 +196,10 @@ def test_terminal_transitions_do_not_look_ahead_and_others_do(kind, one_hot):
     assert not np.array_equal(parameters_after(0.99, 5), parameters_after(0.5, 5))
 
 
-@pytest.mark.parametrize("one_hot", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "one_hot"), INPUTS)
 def test_actions_that_no_sample_took_keep_their_biases(kind, one_hot):
     """Their errors are exactly 0 before the first step of a fit, and of less than 1e-8 Adam would make half a step."""
-    sizes, taken = [9, 16, 3], 1
+    sizes, taken = [9, HIDDEN, 3], 1
     state = random_state(sizes, sizes, 2)
     transitions = random_transitions(9, 3, one_hot)
     transitions.actions[:] = taken
@@ -194,7 +214,7 @@ def test_actions_that_no_sample_took_keep_their_biases(kind, one_hot):
 @pytest.mark.parametrize("target", KINDS)
 def test_learning_goes_on_in_another_learner_after_a_save_and_a_load(source, target, tmp_path):
     """An odd number of iterations leaves the two networks of a critic with their roles exchanged."""
-    sizes = [5, 16, 3]
+    sizes = [5, HIDDEN, 3]
     transitions = random_transitions(5, 3, False)
     hyper = Hyperparameters(critic_iterations=3, fit_steps=4)
     batches, critics = random_batches(3, 2, 64)
@@ -248,6 +268,6 @@ def test_a_long_native_fit_ends_where_the_table_is(n_states, n_actions, seed):
     long_fit_against_table("native", n_states, n_actions, seed, Conservative(0.05))
 
 
-@pytest.mark.parametrize("kind", ["torch", CUDA])
+@pytest.mark.parametrize("kind", ["torch", pytest.param("cuda", marks=needs_cuda)])
 def test_a_long_fit_of_torch_ends_where_the_table_is(kind):
     long_fit_against_table(kind, 7, 3, 0, Conservative(0.05))

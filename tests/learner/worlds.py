@@ -87,14 +87,17 @@ def make_learner(
 ) -> TorchLearner | NativeLearner:
     """A learner of perceptrons.
 
-    :param kind: native, torch, cuda (PyTorch on a GPU) or fused (its kernels on a GPU, or on an emulation of one)
+    :param kind: native, torch, cuda (PyTorch on a GPU), fused (kernels on a GPU, or on an emulation of one), or whole
+        (the kernels for many runs, which have a program for each network)
     """
     if kind == "native":
         arguments = {"activation": activation, "one_hot": one_hot, "prior_scale": prior_scale, **native_arguments}
         return NativeLearner(actor_sizes, critic_sizes, copy.deepcopy(state), **arguments)
     modules = perceptron(actor_sizes, activation), perceptron(critic_sizes, activation)
-    if kind == "fused":
-        networks = FusedNetworks(tuple(actor_sizes), tuple(critic_sizes), one_hot, relu=activation == "relu")
+    if kind in ("fused", "whole"):
+        sizes, runs = (tuple(actor_sizes), tuple(critic_sizes)), 128 if kind == "whole" else 1
+        networks = FusedNetworks(*sizes, one_hot, activation == "relu", runs)
+        assert networks._layout("train_critics", sizes[1], batch_size=256)["WHOLE"] == (kind == "whole")
         return FusedLearner(*modules, state, networks, "cuda" if nvrtc.is_available() else "cpu")
 
     def preprocess(tensor: torch.Tensor) -> torch.Tensor:
@@ -109,6 +112,7 @@ def assert_same_state(first, second, tolerance: float = 1e-4) -> None:
     ours, theirs = first.state_dict(), second.state_dict()
     assert ours.keys() == theirs.keys()
     for name, array in ours.items():
+        assert array.shape == theirs[name].shape, name
         if array.size == 0:
             continue
         difference, scale = np.abs(array - theirs[name]).max(), np.abs(array).max()

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bdpi.learner import nvrtc
 from bdpi.report import write_report
 from bdpi.runs.campaign import Tally, run_campaign
 from bdpi.runs.errors import RunError
@@ -741,6 +742,15 @@ def population_on_cpu(monkeypatch: pytest.MonkeyPatch, workers: int) -> Executor
     monkeypatch.setattr(fused, "is_available", lambda: True)
     monkeypatch.setattr(population, "_shared_gpu", lambda: nullcontext(True))
     return population.OnGPU(workers=workers, device="cpu")
+
+
+@pytest.mark.skipif(not nvrtc.is_available(), reason="needs a GPU")
+def test_a_gpu_trains_the_runs_of_a_study_together(tmp_path: Path) -> None:
+    jobs = small_study(tmp_path)
+    tally, said = run_all(jobs, make_executor("population", workers=4))
+    assert len(tally.done) == 5, said
+    learners = [RunFolder(job.folder).read_config().get("learner") for job in jobs]
+    assert learners[:4] == ["cohort"] * 4
 
 
 def test_a_population_in_one_process_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,6 +222,9 @@ class EnsembleAlgorithm(SavingAlgorithm):
     def _setup_model(self) -> None:
         """Networks, buffer, learner. Runs in the constructor and again when an agent is loaded."""
         self._check_hyperparameters()
+        for name in ("learning_rate", "actor_learning_rate"):
+            if isinstance(rate := getattr(self, name), np.number):  # of a grid, most likely; SB3 takes Python's only
+                setattr(self, name, float(rate))
         if self._device_is_free and self.device.type != "cpu" and self.learner_choice != "torch":
             probe = self.policy_class(self.observation_space, self.action_space, None, **self.policy_kwargs)
             if isinstance(probe, BDPIPolicy) and probe.native_inputs() is not None:

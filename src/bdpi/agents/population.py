@@ -145,7 +145,7 @@ class Population:
         :param total_timesteps: of each agent
         :param callback: a function from the number of an agent to its callback (None: it has none). Or, for all agents,
             a function of two arguments, as SB3 takes it; it is called in the thread of each agent.
-        :param arguments: others of the agents' ``learn``
+        :param arguments: others of the agents' ``learn``. With ``tensorboard_log``, agent 0 logs to ``BDPI-0_1``.
         :raises RuntimeError: when agents failed; the others have learned to the end. And while they learn already
         :raises ValueError: for a callback that several agents cannot share, or no number of steps
         """
@@ -158,8 +158,7 @@ class Population:
             try:
                 if not stop.is_set():
                     with self._learning(number):
-                        everything = {"log_interval": None, "callback": callbacks[number], **arguments}
-                        self.agents[number].learn(total_timesteps, **everything)
+                        self.agents[number].learn(total_timesteps, callbacks[number], **self._logged(number, arguments))
             except BaseException as error:
                 errors[number] = error
             finally:
@@ -182,6 +181,13 @@ class Population:
             number, error = min(errors.items())
             raise RuntimeError(f"{len(errors)} of {len(threads)} agents failed; agent {number}: {error}") from error
         return self
+
+    def _logged(self, number: int, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of an agent's ``learn``: what it logs is for TensorBoard, in a folder that has its number."""
+        agent = self.agents[number]
+        name = arguments.get("tb_log_name") or type(agent).__name__
+        interval = {"log_interval": None} if agent.tensorboard_log is None else {}
+        return {**interval, **arguments, "tb_log_name": f"{name}-{number}"}
 
     def _claim(self) -> list[threading.Event]:
         """For each agent, what is set when it has learned."""
