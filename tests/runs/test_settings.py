@@ -26,6 +26,7 @@ def test_network_settings_go_to_the_policy() -> None:
         {},
         {"net_arch": [64, 64], "activation_fn": "relu"},
     )
+    assert parse_settings(["normalize_images=false"], BDPI) == ({}, {"normalize_images": False})
     assert parse_settings(["net_arch={'pi':[32],'qf':[64]}"], BDPI)[1] == {"net_arch": {"pi": [32], "qf": [64]}}
 
 
@@ -103,6 +104,7 @@ def test_arguments_that_no_constructor_passes_on_are_not_settable() -> None:
         ("net_arch=[0]", "list of layer sizes"),
         ("net_arch={'pi':[32]}", "list of layer sizes"),
         ("activation_fn=gelu", "tanh or relu"),
+        ("normalize_images=0", "must be True or False"),
     ],
 )
 def test_wrong_settings_are_explained_in_one_line(text: str, says: str) -> None:

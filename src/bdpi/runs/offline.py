@@ -58,7 +58,7 @@ class OfflinePlan:
     :param seed: seeds everything that the agent draws, and the environment
     :param epochs: of learning; ``None``: as many as there are transitions
     :param hyperparameters: arguments of the agent that differ from its defaults
-    :param policy_kwargs: ``net_arch`` and ``activation_fn``, as :class:`~bdpi.runs.plan.Plan` has them
+    :param policy_kwargs: as :class:`~bdpi.runs.plan.Plan` has it
     :param action_bits: of an environment with continuous actions
     """
 

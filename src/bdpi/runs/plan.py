@@ -25,8 +25,8 @@ class Plan:
     :param episodes: stop after exactly this many episodes; ``None``: ``steps`` decides.
     :param steps: stop after exactly this many environment steps; ``None``: ``episodes`` decides.
     :param hyperparameters: arguments of the agent that differ from its defaults.
-    :param policy_kwargs: ``net_arch`` (a list, or a dict with ``pi`` and ``qf``) and ``activation_fn`` (``"tanh"``,
-        ``"relu"``), written as JSON can hold them.
+    :param policy_kwargs: ``net_arch`` (a list, or a dict with ``pi`` and ``qf``), ``activation_fn`` (``"tanh"``,
+        ``"relu"``) and ``normalize_images``, written as JSON can hold them.
     :param off_policy_noise: in training, each action is replaced by a random one with this probability, and each
         training episode is followed by a test episode without noise that is not learned from; ``None``: neither.
     :param action_bits: binary decisions per number of a continuous action; ``None``: the default where actions are

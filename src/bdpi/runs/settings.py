@@ -11,7 +11,7 @@ from typing import Any
 from bdpi.runs.errors import RunError
 
 ACTIVATIONS = ("tanh", "relu")
-POLICY_SETTINGS = ("net_arch", "activation_fn")
+POLICY_SETTINGS = ("net_arch", "activation_fn", "normalize_images")
 
 # Arguments that have an option of their own, that the run decides, or whose values cannot be typed.
 _NOT_SETTABLE = {
@@ -123,6 +123,10 @@ def _checked_policy_setting(name: str, value: Any) -> Any:
     if name == "activation_fn":
         if value not in ACTIVATIONS:
             raise RunError(f"activation_fn must be {' or '.join(ACTIVATIONS)}, not {value!r}")
+        return value
+    if name == "normalize_images":
+        if not isinstance(value, bool):
+            raise RunError(f"normalize_images must be True or False (pixels as they are, 0 to 255), not {value!r}")
         return value
     if isinstance(value, tuple):
         value = list(value)

@@ -15,6 +15,7 @@ import yaml
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.job import Job
 from bdpi.runs.plan import Plan
+from bdpi.runs.settings import POLICY_SETTINGS
 from bdpi.runs.store import Place
 from bdpi.studies.settings import check_settings
 from bdpi.studies.space import Space
@@ -173,7 +174,7 @@ class Study:
     def _job(self, series: Series, seed: int, place: Place, root: Path) -> Job:
         drawn = None if series.space is None else series.space.draw(series.agent, seed)
         settings = series.hyperparameters | ({} if drawn is None else drawn.settings)
-        policy = {k: v for k, v in settings.items() if k in ("net_arch", "activation_fn")}
+        policy = {k: v for k, v in settings.items() if k in POLICY_SETTINGS}
         rest = {k: v for k, v in settings.items() if k not in policy}
         plan = Plan(series.environment, series.agent, seed, series.episodes, None, rest, policy, **series.others)
         return Job(place, plan, _path(root, place), None if drawn is None else drawn.indices)
