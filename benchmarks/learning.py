@@ -165,8 +165,8 @@ On LunarLander, runs hover for a while before they land: after 70 episodes some 
 so that few runs tell little: seeds 0 to 3, run again with the exact tanh (below), have 111, -67, -15 and 50 in
 episodes 50 to 70, and had 111, 159, -32 and -40 before. Twelve runs, seeds 0 to 3 and 8 to 15, had 71 [12, 129] then.
 Seeds 0 to 7 all by a GPU have -37 [-54, -15] if their actors are trained by the kernels for fewer than 40 runs (split),
-and -79 [-99, -62] by those for more (whole), the very same episodes each time (results/kernels/, and results/figure2/).
-All 32 seeds by the former kernels have 21 [-8, 52]. Each of these means is above the paper's -94.
+and -79 [-99, -62] by those for more (whole); either has the same episodes whenever it is run (results/kernels/, and
+results/figure2/). All 32 seeds by the former kernels have 21 [-8, 52]. Each of these means is above the paper's -94.
 
 What the native learner trained here is of a version whose tanh was less exact near 1: saturated units of critics kept
 moving. Of the version after it are only LunarLander's seeds 0 to 3, and the runs of BDPI and ActorMimic on TableLong,

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from dataclasses import dataclass
 
 import gymnasium as gym
 import numpy as np
@@ -523,6 +524,7 @@ def test_actor_mimic_softmax_stays_more_random_than_greedy():
         ActorMimic("MlpPolicy", Walk(), temperature=-0.1)
 
 
+@dataclass(frozen=True)
 class Cautious:
     """A rule from outside the package: halfway between the policy and the uniform one over the two best actions."""
 
@@ -579,6 +581,17 @@ class Late(Cautious):
         return policy if len(policy) < 10 else policy * float("nan")
 
 
+class Plain:
+    """Works, but no two of them are equal."""
+
+    loss, native, targets = Cautious.loss, Cautious.native, Cautious.targets
+
+
+@dataclass
+class Thawed(Plain):
+    """Has no hash."""
+
+
 def naming(counterpart):
     return lambda: type("Naming", (Cautious,), {"native": counterpart})()
 
@@ -586,6 +599,8 @@ def naming(counterpart):
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
+        (Plain, "Plain must be a frozen dataclass"),
+        (Thawed, "Thawed must be a frozen dataclass"),
         (Raw, r"Raw must give probabilities, .* add up to 1 in each row: got numbers from -\d"),
         (Undefined, "Undefined must give probabilities, .* got numbers from nan"),
         (naming(("nosuch", 1.0)), r"no actor rule 'nosuch', .* has 'conservative' and 'imitation'.* native = None"),

@@ -1,5 +1,8 @@
 """The fused kernels against the PyTorch learner: on a GPU where there is one, else emulated on the CPU."""
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -94,6 +97,18 @@ def test_networks_of_many_runs_have_a_program_each(sizes, one_hot, runs, critics
     networks = FusedNetworks(sizes, sizes, one_hot, relu=False, runs=runs)
     wholes = [networks._layout(kernel, sizes, 256)["WHOLE"] for kernel in ("train_critics", "train_actor")]
     assert wholes == [critics_whole, actor_whole]
+
+
+def test_bindings_count_if_they_find_the_compiler(monkeypatch):
+    def no_library():
+        raise RuntimeError("Failed to load libnvrtc.so.13")
+
+    for version, expected in ((lambda: (0, 12, 9), True), (lambda: (7, 0, 0), False), (no_library, False)):
+        bindings = SimpleNamespace(nvrtc=SimpleNamespace(nvrtcVersion=version))
+        monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+        assert nvrtc.can_compile.__wrapped__() == expected
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)  # as if it were not installed
+    assert not nvrtc.can_compile.__wrapped__()
 
 
 def test_what_fits():

@@ -18,8 +18,9 @@ class Device:
         self.modes, self.freed = modes, freed = [], []
 
         class Recording(contextlib.nullcontext):
-            def __init__(self, graph: object, capture_error_mode: str = "global") -> None:
+            def __init__(self, graph: object, stream: object, capture_error_mode: str = "global") -> None:
                 super().__init__()
+                assert isinstance(stream, Stream)
                 modes.append(capture_error_mode)
 
         class Graph:

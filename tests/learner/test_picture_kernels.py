@@ -1,6 +1,7 @@
 """Kernels for stacks of convolutional networks compute what PyTorch does; without a GPU, in Triton's interpreter."""
 
 import math
+import shutil
 from typing import Any
 
 import numpy as np
@@ -285,12 +286,22 @@ def test_a_learner_is_as_exact_by_kernels_as_by_pytorch(has_actor: bool) -> None
             np.testing.assert_array_equal(kernels.state_dict()[name], array)
 
 
+def test_without_a_c_compiler_triton_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bdpi.learner.pictures.is_interpreted", lambda: False)
+    monkeypatch.delenv("CC", raising=False)
+    assert is_available(torch.device("cuda")) == any(map(shutil.which, ("gcc", "clang", "cc")))
+    monkeypatch.setenv("PATH", "")
+    assert not is_available(torch.device("cuda"))
+    monkeypatch.setenv("CC", "/opt/bin/my-compiler")
+    assert is_available(torch.device("cuda"))
+
+
 def test_that_pytorch_trains_instead_of_kernels_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {"precision": "bfloat16", "picture_kernels": True}
     batches, hyper = random_batches(2, 2, 12, n=40), Hyperparameters(critic_iterations=1, fit_steps=1)
     with monkeypatch.context() as patch:
         patch.setattr("bdpi.learner.pictures.is_available", lambda device: False)
-        with pytest.warns(RuntimeWarning, match="not the faster kernels for pictures: they need Triton"):
+        with pytest.warns(RuntimeWarning, match="not the faster kernels for pictures: they need a GPU, Triton"):
             learner(True, **asked).epoch(transitions(), *batches, hyper)
     monkeypatch.setattr("bdpi.learner.pictures.find_picture_networks", lambda module, inputs: None)
     with pytest.warns(RuntimeWarning, match="not the faster kernels for pictures: they train convolutions and linear"):

@@ -744,6 +744,22 @@ def population_on_cpu(monkeypatch: pytest.MonkeyPatch, workers: int) -> Executor
     return population.OnGPU(workers=workers, device="cpu")
 
 
+def test_the_multi_process_service_has_all_gpus_and_our_processes_those_that_were_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control, said = tmp_path / "nvidia-cuda-mps-control", tmp_path / "said"
+    control.write_text(f'#!/bin/sh\necho "$* ${{CUDA_VISIBLE_DEVICES-all}} $CUDA_MPS_PIPE_DIRECTORY" >> {said}\n')
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    with population._shared_gpu() as is_shared:
+        assert is_shared
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+        assert said.read_text() == f"-d all {os.environ['CUDA_MPS_PIPE_DIRECTORY']}\n"
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+
+
 @pytest.mark.skipif(not nvrtc.is_available(), reason="needs a GPU")
 def test_a_gpu_trains_the_runs_of_a_study_together(tmp_path: Path) -> None:
     jobs = small_study(tmp_path)

@@ -37,6 +37,24 @@ def test_agents_become_runs_with_their_episodes(tmp_path: Path) -> None:
     assert "gamma=0.8, agent 2" in (tmp_path / "tables.md").read_text()
 
 
+def test_a_population_that_was_loaded_is_stored_with_the_settings_that_it_has(tmp_path: Path) -> None:
+    configs = [{"trust_region": 0.05}, {"trust_region": 0.05}, {"trust_region": 0.2}, {"train_freq": (1, "episode")}]
+    several = Population(BDPI, "FrozenLake-v1", 4, configs, **SMALL).learn(100)
+    several.save(tmp_path / "saved", include_buffer=True)
+    loaded = Population.load(tmp_path / "saved", "FrozenLake-v1", device="cpu")
+    loaded.learn(150, reset_num_timesteps=False)
+    series = []
+    for name, population in (("before", several), ("after", loaded)):
+        store_population(population, tmp_path / name)
+        _, runs, _ = read_runs(tmp_path / name)
+        series.append([run.place.series for run in runs])
+        assert runs[2].config["hyperparameters"]["trust_region"] == 0.2
+        assert "trust_region" not in runs[0].config["hyperparameters"]  # it has the default
+    assert series[0] == series[1]
+    assert series[0][1:3] == ["train_freq=1, trust_region=0.05", "train_freq=1, trust_region=0.2"]
+    assert [run.config["steps"] for run in runs][:3] == [150] * 3  # and 100 before it was loaded
+
+
 def test_agents_that_differ_in_nothing_but_the_seed_have_one_curve(tmp_path: Path) -> None:
     several = Population(ABCDQN, lambda: gym.make("CartPole-v1"), 2, seed=5, **SMALL).learn(60)
     store_population(several, tmp_path)

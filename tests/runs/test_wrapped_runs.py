@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from stable_baselines3.common.env_util import unwrap_wrapper
 
 from bdpi.agents import AGENTS
 from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise
 from bdpi.runs import keeper
+from bdpi.runs.build import announcements, make_environment
 from bdpi.runs.episodes import read_monitor
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
@@ -67,7 +69,8 @@ def test_continuous_actions_are_wrapped_and_announced_in_one_line(tmp_path: Path
     assert session.run().status == "finished"
 
 
-def test_what_pictures_and_noise_change_is_announced(tmp_path: Path) -> None:
+def test_what_pictures_and_noise_change_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     notes: list[str] = []
     plan = Plan("odd_worlds:Pictures-v0", episodes=1, off_policy_noise=0.2)
     prepare(plan, tmp_path, note=notes.append)
@@ -79,6 +82,14 @@ def test_what_pictures_and_noise_change_is_announced(tmp_path: Path) -> None:
     notes.clear()
     prepare(Plan("odd_worlds:Pictures-v0", episodes=1, hyperparameters={"fit_steps": 2}), note=notes.append)
     assert notes == []
+
+
+def test_on_a_gpu_it_is_said_what_makes_pictures_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = make_environment("odd_worlds:Pictures-v0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for settings, agent, is_said in (({}, "bdpi", True), ({}, "ppo", False), ({"precision": "float32"}, "bdpi", False)):
+        plan = Plan("odd_worlds:Pictures-v0", agent, hyperparameters=settings)
+        assert any("precision=bfloat16" in text for text in announcements(plan, environment)) == is_said
 
 
 def test_discrete_actions_are_left_alone() -> None:

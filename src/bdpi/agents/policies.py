@@ -91,8 +91,8 @@ class BDPIPolicy(BasePolicy):
     :param activation_fn: of the hidden units; the native learner knows ``nn.Tanh`` (default) and ``nn.ReLU``
     :param features_extractor_class: what comes before the perceptron; each network has its own
     :param features_extractor_kwargs: arguments of the features extractor
-    :param normalize_images: divide images by 255. Without that, fresh networks tell pictures apart much better, and want
-        a smaller learning rate (1e-5): docs/results.md has what this makes of Hallway.
+    :param normalize_images: divide images by 255. Without that, fresh networks tell pictures apart much better, and
+        want a smaller learning rate (1e-5): docs/results.md has what this makes of Hallway.
     """
 
     default_net_arch: tuple[int, ...] = (32,)

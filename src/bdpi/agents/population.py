@@ -39,6 +39,11 @@ class Population:
     differ in anything else by kernels that run side by side. Without a suitable GPU (see ``bdpi doctor``), of which
     it warns, and for networks that the kernels do not know, agents learn by themselves, each in a thread.
 
+    Each agent acts in a thread of its own while others are trained. These threads share Python's lock: what an agent
+    does between two epochs, its environment included, takes 0.4 ms or more with LunarLander, and adds up over agents
+    unless it is spent outside of Python. For many agents, ``bdpi study ... --executor population`` has a process per
+    core.
+
     :param agent_class: :class:`~bdpi.agents.bdpi.BDPI` or another agent of this package
     :param env: id of the environment, or a function that makes a new one each time
     :param n: number of agents
@@ -74,7 +79,6 @@ class Population:
         for number in range(n):
             arguments = {"seed": seed + number, **common, **(configs[number] if configs else {})}
             self._add(env, partial(_agent, agent_class, policy, self._place, arguments))
-            self.given.append(arguments)
 
     @classmethod
     def load(
@@ -106,14 +110,11 @@ class Population:
         arguments = {"device": population._place, "_device_is_free": True, **changes}
         for file in files:
             population._add(env, partial(agent_class.load, file, **arguments))
-            population.given.append(dict(changes))
         return population
 
     def _begin(self, n: int, device: torch.device | str) -> None:
         """Make room for n agents."""
         self.agents: list[EnsembleAlgorithm] = []
-        #: the arguments of each, as far as they were given here
-        self.given: list[dict[str, Any]] = []
         self._place = _place(device)
         self._cohorts = Cohorts(n, self._place)
         self._members: list[list[Member]] = []

@@ -74,8 +74,10 @@ class _Graph:
         with LAUNCHING:
             _free_left()
             torch.cuda.synchronize()
-            # What other threads do meanwhile, on other streams, is no part of the graph, and does not spoil it.
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            # PyTorch's own stream for recordings is of the GPU that had the first one. What other threads do meanwhile,
+            # on other streams, is no part of the graph, and does not spoil it.
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
                 self._output = function(self._inputs, *constants)
 
     def replay(self, tensors: Any) -> Tensor:

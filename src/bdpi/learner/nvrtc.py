@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,19 @@ def is_available() -> bool:
     properties = torch.cuda.get_device_properties()
     if getattr(properties, "shared_memory_per_block_optin", _SHARED_MEMORY) < _SHARED_MEMORY:
         return False
-    return importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None
+    return can_compile()
+
+
+@functools.cache
+def can_compile() -> bool:
+    """Whether NVIDIA's bindings are installed, and find the compiler that PyTorch for CUDA brings."""
+    try:
+        from cuda.bindings import nvrtc
+
+        _check(nvrtc.nvrtcVersion())
+    except Exception:  # bindings for another CUDA than PyTorch's, for example, say so in several ways
+        return False
+    return True
 
 
 class CompiledKernels:

@@ -11,6 +11,7 @@ import copy
 import importlib.util
 import math
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from bdpi.learner.convolutions import is_plain
 from bdpi.learner.functional import Inputs, Loss
 
-REMEDY = 'they need Triton and a GPU (pip install "bdpi[cuda]" on Linux)'
+REMEDY = "they need a GPU, Triton, which PyTorch for CUDA brings on Linux, and a C compiler, which Triton calls"
 
 
 @dataclass(frozen=True)
@@ -172,8 +173,15 @@ def _padded(channels: int) -> int:
 
 
 def is_available(device: torch.device) -> bool:
-    """Whether the kernels can run: they need Triton, and a GPU, or Triton's interpreter."""
-    return importlib.util.find_spec("triton") is not None and (device.type == "cuda" or is_interpreted())
+    """Whether the kernels can run: they need Triton, and a GPU with a C compiler beside it, or Triton's interpreter."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    return is_interpreted() or (device.type == "cuda" and _has_compiler())
+
+
+def _has_compiler() -> bool:
+    """Where Triton looks for it."""
+    return "CC" in os.environ or any(shutil.which(name) for name in ("gcc", "clang", "cc"))
 
 
 def is_interpreted() -> bool:

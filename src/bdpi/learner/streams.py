@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -16,8 +17,14 @@ N_STREAMS = 8
 LAUNCHING = threading.Lock()
 
 
+def current(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """While this lasts, streams, graphs and kernels are of this device, which need not be the first GPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
 class Streams:
-    """Runs tasks side by side. They may read the same tensors, and must write different ones."""
+    """Runs tasks side by side, on the device that is current when it is made. Tasks may read the same tensors, and must
+    write different ones."""
 
     def __init__(self) -> None:
         self._streams = [torch.cuda.Stream() for _ in range(N_STREAMS)]  # type: ignore[no-untyped-call]

@@ -43,7 +43,7 @@ from bdpi.learner.memory import DeviceMemory, TensorTransitions
 from bdpi.learner.patches import lay_out, taking_patches
 from bdpi.learner.pictures import PictureNetworks
 from bdpi.learner.rules import ActorRule
-from bdpi.learner.streams import Streams
+from bdpi.learner.streams import Streams, current
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -215,7 +215,8 @@ class TorchLearner:
         #: critics in a stack, None: all. PyTorch is slow on stacks of convolutions: such critics are trained apart,
         #: side by side on a GPU
         self._at_once = 1 if has_convolutions(critic) else None
-        self._streams = Streams() if self.device.type == "cuda" and has_convolutions(critic) else None
+        with current(self.device):
+            self._streams = Streams() if self.device.type == "cuda" and has_convolutions(critic) else None
         self._dtype = dtype_of(precision)
         self._wants_patches = self.device.type == "cuda" if patches is None else patches
         wants_kernels = self.device.type == "cuda" if picture_kernels is None else picture_kernels
@@ -239,7 +240,8 @@ class TorchLearner:
         rates = numbers_of(hyperparameters)
         inputs = [torch.as_tensor(array).to(self.device) for array in (batches, critics, rates)]
         hyperparameters = replace(hyperparameters, learning_rate=0.0, actor_learning_rate=0.0)  # these may change
-        with torch.no_grad(), products_as_convolutions() if self._streams is not None else nullcontext():
+        as_convolutions = products_as_convolutions() if self._streams is not None else nullcontext()
+        with current(self.device), torch.no_grad(), as_convolutions:
             if self.replay is None:
                 metrics = self._epoch(inputs, memory, hyperparameters)
             else:

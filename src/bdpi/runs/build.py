@@ -134,10 +134,14 @@ def with_action_bits(plan: Plan, action_space: gym.Space[Any]) -> Plan:
 
 def announcements(plan: Plan, bare: gym.Env[Any, Any]) -> Iterator[str]:
     """What a run does by itself, or beside what every run does, each in one line."""
+    import torch
+
     if plan.action_bits is not None:
         yield _binary_search(plan, bare.action_space)
     if policy_name(bare.observation_space) == "CnnPolicy" and "fit_steps" not in plan.hyperparameters:
         yield f"{plan.environment}: pictures, so CnnPolicy and fit_steps=1 (--set fit_steps=20 would change it)"
+        if "precision" not in plan.hyperparameters and not is_peer(plan.agent) and torch.cuda.is_available():
+            yield "on a GPU, --set precision=bfloat16 takes a third of the time for pictures"
     if plan.off_policy_noise is not None:
         yield (
             f"training actions are random with probability {plan.off_policy_noise:g}; a test without that comes after "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from bdpi.runs.episodes import Episode, Episodes, append_to_monitor, summarize
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.plan import Plan
+from bdpi.runs.settings import settable
 from bdpi.runs.store import Place, write_index
 from bdpi.runs.versions import origin
 
@@ -20,7 +22,16 @@ if TYPE_CHECKING:
 
     from bdpi.agents import EnsembleAlgorithm, Population
 
-_NOT_SETTINGS = {"seed", "policy_kwargs", "device"}  # of what an agent was given: they have other places in a run
+# Arguments that say where and how an agent works, not how it learns.
+_NOT_SETTINGS = {
+    "autosave",
+    "autosave_minutes",
+    "device",
+    "journal",
+    "n_threads",
+    "stats_window_size",
+    "tensorboard_log",
+}
 
 
 def store_population(population: Population, folder: str | Path, environment: str = "", title: str = "") -> list[Path]:
@@ -52,10 +63,10 @@ def store_population(population: Population, folder: str | Path, environment: st
         Place(root.absolute().name, "population", where, series, int(agent.seed or 0))
         for where, series, agent in zip(environments, _series(population), population.agents, strict=True)
     ]
-    for run, name, agent, monitor, given, place in zip(
-        runs, names, population.agents, monitors, population.given, places, strict=True
-    ):
+    for run, name, agent, monitor, place in zip(runs, names, population.agents, monitors, places, strict=True):
         run.make()
+        steps = monitor.get_total_steps()  # an agent that was loaded has made others before
+        defaults = {argument: each.default for argument, each in settable(type(agent)).items()}
         episodes = _write_episodes(run, place.environment, monitor)
         agent.save(run.agent)
         plan = Plan(
@@ -63,8 +74,8 @@ def store_population(population: Population, folder: str | Path, environment: st
             name,
             place.seed,
             episodes=None,
-            steps=max(1, agent.num_timesteps),
-            hyperparameters={key: value for key, value in given.items() if key not in _NOT_SETTINGS},
+            steps=max(1, steps),
+            hyperparameters={key: value for key, value in _settings(agent).items() if value != defaults[key]},
             policy_kwargs=dict(agent.policy_kwargs),
         )
         seconds = episodes.seconds[-1] if len(episodes) else 0.0
@@ -72,7 +83,7 @@ def store_population(population: Population, folder: str | Path, environment: st
             {
                 **plan.as_dict(),
                 "status": "finished",
-                "result": summarize(episodes, agent.num_timesteps, seconds).as_dict(),
+                "result": summarize(episodes, steps, seconds).as_dict(),
                 "policy": type(agent.policy).__name__,
                 "learner": agent.learner_name,
                 "versions": origin(),
@@ -94,6 +105,23 @@ def _name(agent: EnsembleAlgorithm) -> str:
     raise RunError(f"{type(agent).__name__} is no agent of this package ({', '.join(AGENTS)}), bdpi could not load it")
 
 
+def _settings(agent: EnsembleAlgorithm) -> dict[str, Any]:
+    """Its hyper-parameters, by the names of its arguments, wherever it has them from; of schedules their names."""
+    from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
+
+    kept = {name: getattr(agent, name) for name in settable(type(agent)) if hasattr(agent, name)}
+    frequency = agent.train_freq
+    if isinstance(frequency, TrainFreq):
+        steps = frequency.unit == TrainFrequencyUnit.STEP
+        kept["train_freq"] = frequency.frequency if steps else (frequency.frequency, frequency.unit.value)
+    kept["learner"] = agent.learner_choice
+    return {
+        name: getattr(value, "__qualname__", str(value)) if callable(value) else value
+        for name, value in kept.items()
+        if name not in _NOT_SETTINGS
+    }
+
+
 def _id(monitor: Monitor[Any, Any]) -> str:
     if monitor.spec is None:
         raise RunError("the environment of this population has no id: say what to call it, environment='MyEnv-v0'")
@@ -102,11 +130,13 @@ def _id(monitor: Monitor[Any, Any]) -> str:
 
 def _series(population: Population) -> list[str]:
     """Names of the curves: agents that differ in the seed only have one in common."""
-    every = {name: [given.get(name) for given in population.given] for given in population.given for name in given}
-    differing = [name for name, values in every.items() if name != "seed" and any(each != values[0] for each in values)]
+    every = [{**_settings(agent), **agent.policy_kwargs} for agent in population.agents]
+    differing = [
+        name for name in dict.fromkeys(chain(*every)) if any(each.get(name) != every[0].get(name) for each in every)
+    ]
     names = []
-    for agent, given in zip(population.agents, population.given, strict=True):
-        settings = ", ".join(f"{name}={given[name]}" for name in differing if name in given)
+    for agent, mine in zip(population.agents, every, strict=True):
+        settings = ", ".join(f"{name}={mine[name]}" for name in differing if name in mine)
         names.append(settings or type(agent).__name__)
     often = Counter(zip(names, (agent.seed for agent in population.agents), strict=True))
     return [

@@ -58,6 +58,11 @@ def check_rule(rule: ActorRule, n_actions: int) -> None:
         raise ValueError(f"the actor rule {name} has no {' and no '.join(missing)}: see bdpi.learner.rules.ActorRule")
     if rule.loss not in LOSSES:
         raise ValueError(f"the loss of the actor rule {name} must be one of {LOSSES}, got {rule.loss!r}")
+    if type(rule).__hash__ in (None, object.__hash__):
+        raise ValueError(
+            f"the actor rule {name} must be a frozen dataclass, @dataclass(frozen=True): on a GPU, equal rules share a "
+            "recorded epoch"
+        )
     _check_native(name, rule.native)
     generator = torch.Generator().manual_seed(0)
     policy, q_values = (torch.randn(2, n_actions, generator=generator) for _ in range(2))

@@ -27,7 +27,7 @@ class Executor(Protocol):
 def make_executor(name: str, workers: int | None = None, ray_address: str | None = None) -> Executor:
     """``"local"``, ``"processes"``, ``"ray"`` or ``"population"``.
 
-    :param workers: how many runs at a time; all cores if None
+    :param workers: how many runs at a time; None: as many as there are cores, 64 of a population
     :param ray_address: of a running cluster; a new one on this machine if None
     """
     if name == "local":

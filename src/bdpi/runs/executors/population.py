@@ -30,6 +30,7 @@ from bdpi.runs.job import Job, JobResult, execute, one_thread
 from bdpi.runs.signals import leave_to_parent, left_to_parent
 
 WORKERS = 64
+MOST_PROCESSES = 32  # on one GPU: NVIDIA's multi-process service takes 48, or 60, of which others may have some
 _LOOK_AROUND = 0.5  # seconds
 
 
@@ -57,7 +58,7 @@ class OnGPU:
         one_thread()
         ours = [job for job in jobs if not is_peer(job.plan.agent)]
         with _shared_gpu() as is_shared:
-            cores = len(os.sched_getaffinity(0)) if is_shared else 1
+            cores = min(len(os.sched_getaffinity(0)), MOST_PROCESSES) if is_shared else 1
             if not is_shared and len(ours) > 1:
                 warnings.warn(
                     "one process steps all environments, which is slower than one per core: NVIDIA's multi-process "
@@ -222,7 +223,9 @@ def _shared_gpu() -> Iterator[bool]:
     with tempfile.TemporaryDirectory(prefix="bdpi-mps-") as folder:
         names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
         environment = {**os.environ, **dict.fromkeys(names, folder)}
-        started = subprocess.run([control, "-d"], env=environment, capture_output=True).returncode == 0
+        # The service has all GPUs: numbers in this variable, which our processes read, would mean others to it.
+        of_service = {name: value for name, value in environment.items() if name != "CUDA_VISIBLE_DEVICES"}
+        started = subprocess.run([control, "-d"], env=of_service, capture_output=True).returncode == 0
         if started:
             os.environ.update(dict.fromkeys(names, folder))
         try:
