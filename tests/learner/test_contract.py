@@ -80,6 +80,11 @@ def test_cuda_equals_torch_after_default_epochs(task):
     default_epochs("cuda", task, tolerance=2e-5)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_gpu_that_is_not_the_first_equals_torch_after_default_epochs():
+    default_epochs("cuda:1", "table", tolerance=2e-5)
+
+
 @pytest.mark.skipif(not nvrtc.is_available(), reason="needs a GPU: default epochs take long in the emulation")
 @pytest.mark.parametrize("task", TASKS)
 def test_fused_equals_torch_after_default_epochs(task):

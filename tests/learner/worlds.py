@@ -87,7 +87,7 @@ def make_learner(
 ) -> TorchLearner | NativeLearner:
     """A learner of perceptrons.
 
-    :param kind: native, torch, cuda (PyTorch on a GPU), fused (kernels on a GPU, or on an emulation of one), or whole
+    :param kind: native, torch, cuda, cuda:1 (PyTorch on a GPU), fused (kernels on a GPU, or on an emulation of one), or whole
         (the kernels for many runs, which have a program for each network)
     """
     if kind == "native":
@@ -103,8 +103,7 @@ def make_learner(
     def preprocess(tensor: torch.Tensor) -> torch.Tensor:
         return nn.functional.one_hot(tensor, critic_sizes[0]).float() if one_hot else tensor.float()
 
-    device = {"torch": "cpu", "cuda": "cuda"}[kind]
-    return TorchLearner(*modules, state, device, preprocess, prior_scale)
+    return TorchLearner(*modules, state, "cpu" if kind == "torch" else kind, preprocess, prior_scale)
 
 
 def assert_same_state(first, second, tolerance: float = 1e-4) -> None:
