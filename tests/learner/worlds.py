@@ -87,8 +87,8 @@ def make_learner(
 ) -> TorchLearner | NativeLearner:
     """A learner of perceptrons.
 
-    :param kind: native, torch, cuda, cuda:1 (PyTorch on a GPU), fused (kernels on a GPU, or on an emulation of one), or whole
-        (the kernels for many runs, which have a program for each network)
+    :param kind: native, torch, cuda or cuda:1 (PyTorch on a GPU), fused (kernels on a GPU, or on an emulation of one),
+        or whole (the kernels for many runs, which have a program for each network)
     """
     if kind == "native":
         arguments = {"activation": activation, "one_hot": one_hot, "prior_scale": prior_scale, **native_arguments}
