@@ -29,7 +29,7 @@ train: $(INSTALLED) ## Train BDPI on FrozenLake8x8 for 300 episodes (one to two 
 	@$(BIN)/bdpi train FrozenLake8x8-v1 --episodes 300 --seed 1
 
 test: lint ## Lint, types, all tests
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
 
 test-gpu: $(WITH_CUDA) ## The tests of learners and populations, on a GPU those that need one, too
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -v tests/learner tests/agents/test_population.py \

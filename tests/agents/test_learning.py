@@ -40,8 +40,8 @@ def test_frozen_lake():
 
 @pytest.mark.slow
 def test_cart_pole():
-    """A random policy balances for 22 steps on average; no 40 of its 2000 episodes in a row had a mean above 29."""
-    assert any(learns("CartPole-v1", seed, steps=10_000, episodes=40, wanted=150) for seed in (1, 2, 3))
+    """A random policy balances for 22 steps on average; no 20 of its 2000 episodes in a row had a mean above 31."""
+    assert any(learns("CartPole-v1", seed, steps=8_000, episodes=20, wanted=150) for seed in (1, 2, 3))
 
 
 @pytest.mark.slow
