@@ -12,7 +12,6 @@ how much the hidden units of fresh critics differ between pictures, for either k
 from __future__ import annotations
 
 import argparse
-import os
 from itertools import product
 from pathlib import Path
 
@@ -22,18 +21,16 @@ import torch
 from stable_baselines3.common.monitor import Monitor
 from torch import Tensor, nn
 
-import bdpi.envs
+import bdpi
 from bdpi.agents.policies import CnnPolicy
+from bdpi.runs.build import make_environment
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "pixels"
 
 
 def make(environment: str) -> gym.Env:
-    """MiniWorld's own, or ours; without a display."""
-    os.environ.setdefault("PYGLET_HEADLESS", "1")
-    os.environ.setdefault("LP_NUM_THREADS", "0")
-    bdpi.envs.register()
-    return gym.make(f"miniworld:{environment}" if environment.startswith("MiniWorld") else environment)
+    """MiniWorld's own, or ours."""
+    return make_environment(f"miniworld:{environment}" if environment.startswith("MiniWorld") else environment)
 
 
 def random_pictures(env: gym.Env, n: int) -> Tensor:

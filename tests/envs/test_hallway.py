@@ -606,10 +606,49 @@ def test_bdpi_trains_on_it_end_to_end(make: Make) -> None:
     assert agent.predict(agent.get_env().reset())[0] in range(4)
 
 
+@needs_miniworld
 def test_triton_can_be_loaded_after_it(tmp_path):
     """PyTorch does so by itself, in the middle of learning, where Triton is installed."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")
     code = "import gymnasium, bdpi; gymnasium.make('Hallway-v0').reset(); import triton._C.libtriton; print('fine')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout == "fine\n", done.stderr
+    assert printed(code, tmp_path) == "fine\n"
+
+
+@needs_miniworld
+def test_miniworlds_own_is_made_without_a_display_and_triton_can_be_loaded_after_it(tmp_path):
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    code = """
+from bdpi.runs.build import make_environment
+make_environment("miniworld:MiniWorld-Hallway-v0").reset()
+make_environment("Hallway-v0").reset()
+import triton._C.libtriton
+print("fine")
+"""
+    assert printed(code, tmp_path).endswith("fine\n")  # MiniWorld prints, too
+
+
+@needs_miniworld
+def test_where_triton_would_crash_kernels_for_pictures_are_not_available(tmp_path):
+    """Whoever makes the environment before anything of this package is imported gets PyTorch, and is told so."""
+    code = """
+import gymnasium, torch
+gymnasium.make("miniworld:MiniWorld-Hallway-v0").reset()
+from bdpi.learner import pictures
+print("libLLVM" in open("/proc/self/maps").read(), pictures.is_available(torch.device("cuda")))
+"""
+    uses_llvm, available = printed(code, tmp_path, PYGLET_HEADLESS="1").split()[-2:]
+    if uses_llvm == "False":
+        pytest.skip("here, OpenGL draws without an LLVM")
+    assert available == "False"
+
+
+def printed(code: str, folder: Path, **variables: str) -> str:
+    """What a fresh Python without a display prints."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "PYGLET_HEADLESS")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, env={**environment, **variables}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

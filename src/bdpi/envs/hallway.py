@@ -21,16 +21,9 @@ from gymnasium import spaces
 from gymnasium.error import DependencyNotInstalled, InvalidAction, ResetNeeded
 from numpy.typing import NDArray
 
-# pyglet, with which MiniWorld draws, looks for an X server unless it is told that there is none.
-if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
-    os.environ.setdefault("PYGLET_HEADLESS", "1")
-# Mesa's threads for drawing in software cost more than they bring, for pictures as small as these.
-os.environ.setdefault("LP_NUM_THREADS", "0")
+from bdpi.envs.drawing import prepare_drawing
 
-# Mesa and Triton, which PyTorch's CUDA packages bring along, each have an LLVM inside. Loaded after Mesa's, Triton's
-# crashes the process; the other way round, both work.
-with contextlib.suppress(ImportError):
-    import triton  # noqa: F401
+prepare_drawing()
 
 try:
     # The fonts are never used, but MiniWorld loads them: if their library is missing, it is said here.

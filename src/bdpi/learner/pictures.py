@@ -12,9 +12,11 @@ import importlib.util
 import math
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +25,10 @@ from torch import Tensor, nn
 from bdpi.learner.convolutions import is_plain
 from bdpi.learner.functional import Inputs, Loss
 
-REMEDY = "they need a GPU, Triton, which PyTorch for CUDA brings on Linux, and a C compiler, which Triton calls"
+REMEDY = (
+    "they need a GPU, Triton, which PyTorch for CUDA brings on Linux, and a C compiler, which Triton calls; where Mesa "
+    "draws for OpenGL, Triton has to be imported before any environment draws"
+)
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,7 @@ def _padded(channels: int) -> int:
 
 def is_available(device: torch.device) -> bool:
     """Whether the kernels can run: they need Triton, and a GPU with a C compiler beside it, or Triton's interpreter."""
-    if importlib.util.find_spec("triton") is None:
+    if importlib.util.find_spec("triton") is None or _would_crash():
         return False
     return is_interpreted() or (device.type == "cuda" and _has_compiler())
 
@@ -182,6 +187,12 @@ def is_available(device: torch.device) -> bool:
 def _has_compiler() -> bool:
     """Where Triton looks for it."""
     return "CC" in os.environ or any(shutil.which(name) for name in ("gcc", "clang", "cc"))
+
+
+def _would_crash() -> bool:
+    """Whether another LLVM is here before Triton's, which crashes then: Mesa's, if an environment has drawn."""
+    loaded = Path("/proc/self/maps")  # of this process, on Linux
+    return "triton" not in sys.modules and loaded.exists() and "libLLVM" in loaded.read_text()
 
 
 def is_interpreted() -> bool:
