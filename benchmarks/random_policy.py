@@ -1,6 +1,7 @@
 """How well does a policy do that draws every action at random? What a learner has to be better than.
 
     python benchmarks/random_policy.py Hallway-v0 --episodes 1000
+    python benchmarks/random_policy.py miniworld:MiniWorld-Hallway-v0 --episodes 1000
 
 Writes the returns to results/random/ as episodes end, and prints their mean.
 """
@@ -10,12 +11,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 
-import bdpi.envs  # noqa: F401
 from bdpi.report.statistics import mean
 from bdpi.report.tables import estimate_text
+from bdpi.runs.build import make_environment
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "random"
 
@@ -26,10 +26,10 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=1000)
     arguments = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    env, returns = gym.make(arguments.environment), np.zeros(arguments.episodes)
+    env, returns = make_environment(arguments.environment), np.zeros(arguments.episodes)
     env.reset(seed=0)
     env.action_space.seed(0)
-    with (RESULTS / f"{arguments.environment}.csv").open("w") as file:
+    with (RESULTS / f"{arguments.environment.rpartition(':')[2]}.csv").open("w") as file:
         for number in range(arguments.episodes):
             env.reset()
             ended = False
