@@ -379,7 +379,7 @@ class Member(FusedLearner):
         self._refresh()
 
     def plan(self, hyperparameters: Hyperparameters) -> _Plan:
-        """What they are to the kernels; most epochs have the same as the last one."""
+        """What they are to the kernels. An epoch asks twice: which kernels it needs, and with which rates."""
         if self._plan is None or self._plan.hyperparameters is not hyperparameters:
             self._plan = _Plan.of(hyperparameters)
         return self._plan
