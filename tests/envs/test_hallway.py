@@ -606,42 +606,71 @@ def test_bdpi_trains_on_it_end_to_end(make: Make) -> None:
     assert agent.predict(agent.get_env().reset())[0] in range(4)
 
 
+#: what PyTorch may do by itself, in the middle of learning, where Triton is installed
+AFTER = """
+import importlib.util
+if importlib.util.find_spec("triton") is not None:
+    import triton._C.libtriton
+print("fine")
+"""
+
+
 @needs_miniworld
 def test_triton_can_be_loaded_after_it(tmp_path):
-    """PyTorch does so by itself, in the middle of learning, where Triton is installed."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    code = "import gymnasium, bdpi; gymnasium.make('Hallway-v0').reset(); import triton._C.libtriton; print('fine')"
+    code = f"import gymnasium, bdpi; gymnasium.make('Hallway-v0').reset()\n{AFTER}"
     assert printed(code, tmp_path) == "fine\n"
 
 
+MINIWORLDS = "miniworld:MiniWorld-Hallway-v0"
+
+
 @needs_miniworld
-def test_miniworlds_own_is_made_without_a_display_and_triton_can_be_loaded_after_it(tmp_path):
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    code = """
-from bdpi.runs.build import make_environment
-make_environment("miniworld:MiniWorld-Hallway-v0").reset()
-make_environment("Hallway-v0").reset()
-import triton._C.libtriton
-print("fine")
+@pytest.mark.parametrize(
+    "made",
+    [
+        f"from bdpi.runs.build import make_environment; make_environment('{MINIWORLDS}').reset()",
+        f"import bdpi; bdpi.BDPI('CnnPolicy', '{MINIWORLDS}', n_critics=1, buffer_size=256)",
+        f"import bdpi; bdpi.Population(bdpi.BDPI, '{MINIWORLDS}', 1, policy='CnnPolicy', n_critics=1, buffer_size=256)",
+        f"from bdpi.baselines.paper import make_peer; make_peer('dqn', '{MINIWORLDS}', buffer_size=10)",
+    ],
+    ids=["run", "agent", "population", "peer"],
+)
+def test_miniworlds_own_is_made_without_a_display_and_triton_can_be_loaded_after_it(made, tmp_path):
+    assert printed(f"{made}\n{AFTER}", tmp_path).endswith("fine\n")  # MiniWorld prints, too
+
+
+@needs_miniworld
+def test_kernels_for_pictures_that_are_available_stay_so_whatever_draws_later(tmp_path):
+    code = f"""
+import os, torch, gymnasium
+os.environ["CC"] = "cc"
+from bdpi.learner import pictures
+print(pictures.is_available(torch.device("cuda")))
+gymnasium.make("{MINIWORLDS}").reset()
+{AFTER}
 """
-    assert printed(code, tmp_path).endswith("fine\n")  # MiniWorld prints, too
+    expected = importlib.util.find_spec("triton") is not None
+    said = printed(code, tmp_path, PYGLET_HEADLESS="1").split()
+    assert (said[0], said[-1]) == (str(expected), "fine")
 
 
 @needs_miniworld
 def test_where_triton_would_crash_kernels_for_pictures_are_not_available(tmp_path):
     """Whoever makes the environment before anything of this package is imported gets PyTorch, and is told so."""
-    code = """
-import gymnasium, torch
-gymnasium.make("miniworld:MiniWorld-Hallway-v0").reset()
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    code = f"""
+import os, gymnasium, torch
+os.environ["CC"] = "cc"
+gymnasium.make("{MINIWORLDS}").reset()
 from bdpi.learner import pictures
-print("libLLVM" in open("/proc/self/maps").read(), pictures.is_available(torch.device("cuda")))
+print("libLLVM" in open("/proc/self/maps").read())
+print(pictures.why_not(torch.device("cuda")))
 """
-    uses_llvm, available = printed(code, tmp_path, PYGLET_HEADLESS="1").split()[-2:]
+    *_, uses_llvm, why = printed(code, tmp_path, PYGLET_HEADLESS="1").splitlines()
     if uses_llvm == "False":
         pytest.skip("here, OpenGL draws without an LLVM")
-    assert available == "False"
+    assert why.startswith("Triton would crash, since Mesa has drawn")
 
 
 def printed(code: str, folder: Path, **variables: str) -> str:

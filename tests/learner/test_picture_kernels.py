@@ -14,7 +14,7 @@ from bdpi.agents.policies import CnnPolicy
 from bdpi.learner import Hyperparameters, LearnerState, Transitions
 from bdpi.learner.functional import FunctionalNetwork, NetworkStack, flatten_parameters
 from bdpi.learner.interface import NetworkState
-from bdpi.learner.pictures import Layer, PictureNetworks, Place, find_picture_networks, is_available, lay_out
+from bdpi.learner.pictures import REMEDY, Layer, PictureNetworks, Place, find_picture_networks, is_available, lay_out
 from bdpi.learner.torch import TorchLearner
 from worlds import random_batches
 
@@ -300,7 +300,7 @@ def test_that_pytorch_trains_instead_of_kernels_is_said(monkeypatch: pytest.Monk
     asked: dict[str, Any] = {"precision": "bfloat16", "picture_kernels": True}
     batches, hyper = random_batches(2, 2, 12, n=40), Hyperparameters(critic_iterations=1, fit_steps=1)
     with monkeypatch.context() as patch:
-        patch.setattr("bdpi.learner.pictures.is_available", lambda device: False)
+        patch.setattr("bdpi.learner.pictures.why_not", lambda device: REMEDY)
         with pytest.warns(RuntimeWarning, match="not the faster kernels for pictures: they need a GPU, Triton"):
             learner(True, **asked).epoch(transitions(), *batches, hyper)
     monkeypatch.setattr("bdpi.learner.pictures.find_picture_networks", lambda module, inputs: None)

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import (
@@ -26,6 +25,7 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.agents.environments import make_if_id
 from bdpi.agents.journal import Journal
 from bdpi.agents.learners import AgentLearner, LearnerChoice, check_choice, network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
@@ -129,8 +129,8 @@ class EnsembleAlgorithm(SavingAlgorithm):
         asynchronous: bool = False,
         _init_setup_model: bool = True,
     ) -> None:
-        if isinstance(env, str):
-            env = maybe_make_env(env, verbose)
+        if env is not None:
+            env = make_if_id(env, verbose)
         if env is not None or _init_setup_model:
             checks.check_environment(env)
         checks.check_policy(policy, self.policy_aliases, BDPIPolicy, env)

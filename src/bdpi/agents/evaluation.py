@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.type_aliases import GymEnv
 
 from bdpi.agents.base import EnsembleAlgorithm
 from bdpi.agents.checks import check_integer, masks_of
+from bdpi.agents.environments import make_if_id
 
 
 def evaluate_policy(
@@ -30,7 +30,7 @@ def evaluate_policy(
     :param return_episode_rewards: return each episode's return and length, not mean and standard deviation of returns
     """
     check_integer("n_eval_episodes", n_eval_episodes, 1)
-    environments = model._wrap_env(maybe_make_env(env, 0), verbose=0)
+    environments = model._wrap_env(make_if_id(env), verbose=0)
     observations: Any = environments.reset()
     infos = environments.unwrapped.reset_infos
     n = environments.num_envs

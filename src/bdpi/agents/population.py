@@ -22,6 +22,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from bdpi.agents import checks
 from bdpi.agents.base import EnsembleAlgorithm
 from bdpi.agents.files import class_of
+from bdpi.envs.drawing import prepare_drawing_of
 from bdpi.learner import fused, nvrtc
 from bdpi.learner.cohort import Cohorts, Member
 
@@ -265,6 +266,8 @@ def _make(env: Maker, others: list[EnsembleAlgorithm]) -> Monitor[Any, Any]:
 
     :param others: agents that have one
     """
+    if isinstance(env, str):
+        prepare_drawing_of(env)
     made = gym.make(env) if isinstance(env, str) else env()
     if not isinstance(made, gym.Env):
         raise ValueError(f"env must make a Gymnasium environment, for agent {len(others)} it made {made!r}")

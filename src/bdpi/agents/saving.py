@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces, get_system_info
 
 from bdpi.agents import checks
+from bdpi.agents.environments import make_if_id
 from bdpi.agents.files import File, read_agent, read_parameters, write_agent
 from bdpi.agents.inputs import Inputs, describe_inputs, inputs_from, restore_inputs
 from bdpi.agents.journal import Journal
@@ -249,7 +249,7 @@ class SavingAlgorithm(SteppingAlgorithm):
         data |= changes
         _check_brought_along(data)
         if env is not None:
-            vec_env = cls._wrap_env(maybe_make_env(env, 0), data["verbose"])
+            vec_env = cls._wrap_env(make_if_id(env), data["verbose"])
             if document.get("normalizer") is not None:
                 vec_env = restore_normalizer(vec_env, document["normalizer"], _part_of(arrays, "normalizer"))
             check_for_correct_spaces(vec_env, data["observation_space"], data["action_space"])

@@ -25,10 +25,7 @@ from torch import Tensor, nn
 from bdpi.learner.convolutions import is_plain
 from bdpi.learner.functional import Inputs, Loss
 
-REMEDY = (
-    "they need a GPU, Triton, which PyTorch for CUDA brings on Linux, and a C compiler, which Triton calls; where Mesa "
-    "draws for OpenGL, Triton has to be imported before any environment draws"
-)
+REMEDY = "they need a GPU, Triton, which PyTorch for CUDA brings on Linux, and a C compiler, which Triton calls"
 
 
 @dataclass(frozen=True)
@@ -177,11 +174,24 @@ def _padded(channels: int) -> int:
     return 4 * math.ceil(channels / 4)
 
 
+def why_not(device: torch.device) -> str:
+    """Why the kernels cannot run: they need Triton, and a GPU with a C compiler beside it, or Triton's interpreter.
+
+    :return: empty if they can
+    """
+    can_compile = is_interpreted() or (device.type == "cuda" and _has_compiler())
+    if not can_compile or importlib.util.find_spec("triton") is None:
+        return REMEDY
+    if _would_crash():
+        return "Triton would crash, since Mesa has drawn for OpenGL before; import triton before any environment draws"
+    import triton  # noqa: F401  # now: before the first epoch, somebody may draw
+
+    return ""
+
+
 def is_available(device: torch.device) -> bool:
-    """Whether the kernels can run: they need Triton, and a GPU with a C compiler beside it, or Triton's interpreter."""
-    if importlib.util.find_spec("triton") is None or _would_crash():
-        return False
-    return is_interpreted() or (device.type == "cuda" and _has_compiler())
+    """Whether the kernels can run."""
+    return not why_not(device)
 
 
 def _has_compiler() -> bool:
@@ -190,7 +200,7 @@ def _has_compiler() -> bool:
 
 
 def _would_crash() -> bool:
-    """Whether another LLVM is here before Triton's, which crashes then: Mesa's, if an environment has drawn."""
+    """Whether another LLVM is here before Triton's, which does not bear that: Mesa's, if an environment has drawn."""
     loaded = Path("/proc/self/maps")  # of this process, on Linux
     return "triton" not in sys.modules and loaded.exists() and "libLLVM" in loaded.read_text()
 

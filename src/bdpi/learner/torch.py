@@ -221,8 +221,8 @@ class TorchLearner:
         self._wants_patches = self.device.type == "cuda" if patches is None else patches
         wants_kernels = self.device.type == "cuda" if picture_kernels is None else picture_kernels
         wants_kernels = wants_kernels and self._dtype == torch.bfloat16
-        self._wants_kernels = wants_kernels and pictures.is_available(self.device)
-        self._misses_kernels = wants_kernels and not self._wants_kernels
+        self._lacks_kernels = pictures.why_not(self.device) if wants_kernels else ""
+        self._wants_kernels = wants_kernels and not self._lacks_kernels
         #: made in the first epoch, which shows what inputs look like
         self._trained: TrainedNetworks | None = None
         #: runs epochs as CUDA graphs; None on other devices
@@ -403,8 +403,8 @@ class TorchLearner:
         arrange: Callable[[Inputs], Inputs] = _channels_last if self._streams is not None else _as_they_are
         takes_patches = False
         if has_convolutions(critics.module):
-            if self._misses_kernels:
-                _warn_of_pytorch(f"{pictures.REMEDY}; bdpi doctor says what there is")
+            if self._lacks_kernels:
+                _warn_of_pytorch(f"{self._lacks_kernels}; bdpi doctor says what there is")
             few = self.preprocess(tree_map(lambda tensor: tensor[batches[0, :2]], memory.observations))
             if self._wants_kernels:
                 found = [pictures.find_picture_networks(module, few) for module in modules]

@@ -55,10 +55,10 @@ def make_environment(environment: str, render_mode: str | None = None) -> gym.En
     import gymnasium as gym
 
     import bdpi.envs
-    from bdpi.envs.drawing import prepare_drawing
+    from bdpi.envs.drawing import prepare_drawing_of
 
     bdpi.envs.register()
-    prepare_drawing()
+    prepare_drawing_of(environment)
     try:
         # Not every environment has this argument.
         return gym.make(environment) if render_mode is None else gym.make(environment, render_mode=render_mode)

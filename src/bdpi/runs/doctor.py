@@ -59,8 +59,8 @@ def _cuda() -> list[tuple[str, str]]:
         can = "available: populations are trained together" if fused.is_available() else lacks
         name = ("CUDA", f"{torch.version.cuda}: {torch.cuda.get_device_name()}")
         seen = "available: convolutional networks of the usual shape learn with them, with precision=bfloat16"
-        if not pictures.is_available(torch.device("cuda")):
-            seen = f"not available, PyTorch is used: {pictures.REMEDY}"
+        if lacking := pictures.why_not(torch.device("cuda")):
+            seen = f"not available, PyTorch is used: {lacking}"
         shared = "found: a population's environments are stepped by several processes"
         if find_control() is None:
             shared = "nvidia-cuda-mps-control is not found: one process steps all environments of a population"
