@@ -14,7 +14,7 @@ import pytest
 from bdpi.agents.journal import Journal
 
 ROBOT = Path(__file__).with_name("robot.py")
-KILLS = int(os.environ.get("BDPI_KILLS", "20"))
+KILLS = int(os.environ.get("BDPI_KILLS", "12"))
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_every_observation_space(kind, learner, tmp_path):
 
 def test_bfloat16_is_a_choice_that_is_saved(tmp_path):
     env = Walk(SPACES["image"])
-    exact, rounded = (quick_agent(env, "CnnPolicy", precision=precision).learn(30) for precision in PRECISIONS)
+    exact, rounded = (quick_agent(env, "CnnPolicy", precision=precision).learn(18) for precision in PRECISIONS)
     assert fingerprint(exact) != fingerprint(rounded)
     rounded.save(tmp_path / "agent")
     loaded = BDPI.load(tmp_path / "agent", env=env)

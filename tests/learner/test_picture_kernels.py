@@ -269,7 +269,7 @@ def test_a_learner_is_as_exact_by_kernels_as_by_pytorch(has_actor: bool) -> None
     exact = learner(has_actor)
     rounded, kernels = (learner(has_actor, precision="bfloat16", picture_kernels=which) for which in (False, True))
     start = {name: array.copy() for name, array in exact.state_dict().items()}
-    for i in range(4 if DEVICE.type == "cuda" else 2):  # as it is, recorded, replayed twice
+    for i in range(4 if DEVICE.type == "cuda" else 1):  # as it is, recorded, replayed twice
         batches = random_batches(2, 2, 12, n=40, seed=i)
         expected, _, found = (each.epoch(transitions(), *batches, hyper) for each in (exact, rounded, kernels))
     assert kernels.replay is None or kernels.replay.reason == ""

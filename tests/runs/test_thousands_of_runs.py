@@ -17,7 +17,7 @@ import pytest
 
 from bdpi.runs.store import read_runs
 
-RUNS = int(os.environ.get("BDPI_SIMULATED_RUNS", "300"))
+RUNS = int(os.environ.get("BDPI_SIMULATED_RUNS", "200"))
 EPISODES = 3
 MOST_GROWTH = 40_000  # kB; the memories of 2 000 agents would be far more
 STUDY = f"""
