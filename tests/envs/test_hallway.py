@@ -639,6 +639,12 @@ def test_miniworlds_own_is_made_without_a_display_and_triton_can_be_loaded_after
     assert printed(f"{made}\n{AFTER}", tmp_path).endswith("fine\n")  # MiniWorld prints, too
 
 
+def test_environments_that_do_not_draw_by_opengl_do_not_load_triton(tmp_path):
+    """It takes 70 MB, in every process of a study."""
+    code = "import sys; from bdpi.runs.build import make_environment as make; make('LunarLander-v3'); make('Table-v0')"
+    assert printed(f"{code}; print('triton' in sys.modules)", tmp_path) == "False\n"
+
+
 @needs_miniworld
 def test_kernels_for_pictures_that_are_available_stay_so_whatever_draws_later(tmp_path):
     code = f"""
