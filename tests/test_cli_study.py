@@ -205,6 +205,7 @@ def test_a_signal_to_all_its_processes_stops_a_study_cleanly(folder: Path, numbe
     os.killpg(process.pid, number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number
+    assert output.count("Stopping: runs end after their current step, and are saved") == 1
     assert "the same command again" in output
     assert "0 running, 0 failed" in output.splitlines()[-2]
     assert [json.loads(config.read_text())["status"] for config in configs] == ["interrupted"] * 2

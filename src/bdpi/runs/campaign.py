@@ -104,6 +104,7 @@ def run_campaign(
         say(f"{len(tally.done)} of {len(jobs)} runs are done already")
 
     tally.keep_pace()
+    is_ending = False
 
     def started(job: Job) -> None:
         tally.running[job] = time.monotonic()
@@ -121,6 +122,9 @@ def run_campaign(
                 say(f"{name_of(job)} failed: {result.error}")
                 if result.details:
                     say(result.details.rstrip())
+        if not is_ending and tally.running and should_stop():
+            is_ending = True
+            say("Stopping: runs end after their current step, and are saved")
         show(tally)
     if not to_do:
         show(tally)
