@@ -651,7 +651,7 @@ def test_kernels_for_pictures_that_are_available_stay_so_whatever_draws_later(tm
 import os, torch, gymnasium
 os.environ["CC"] = "cc"
 from bdpi.learner import pictures
-print(pictures.is_available(torch.device("cuda")))
+print(pictures.why_not(torch.device("cuda")) == "")
 gymnasium.make("{MINIWORLDS}").reset()
 {AFTER}
 """

@@ -14,7 +14,7 @@ from bdpi.agents.policies import CnnPolicy
 from bdpi.learner import Hyperparameters, LearnerState, Transitions
 from bdpi.learner.functional import FunctionalNetwork, NetworkStack, flatten_parameters
 from bdpi.learner.interface import NetworkState
-from bdpi.learner.pictures import REMEDY, Layer, PictureNetworks, Place, find_picture_networks, is_available, lay_out
+from bdpi.learner.pictures import REMEDY, Layer, PictureNetworks, Place, find_picture_networks, lay_out, why_not
 from bdpi.learner.torch import TorchLearner
 from worlds import random_batches
 
@@ -263,7 +263,7 @@ def learner(has_actor: bool, **arguments: Any) -> TorchLearner:
 
 @pytest.mark.parametrize("has_actor", [True, False])
 def test_a_learner_is_as_exact_by_kernels_as_by_pytorch(has_actor: bool) -> None:
-    assert is_available(DEVICE)
+    assert why_not(DEVICE) == ""
     rule: dict[str, Any] = {} if has_actor else {"actor_rule": None}
     hyper = Hyperparameters(critic_iterations=2, fit_steps=1, learning_rate=1e-3, actor_learning_rate=1e-3, **rule)
     exact = learner(has_actor)
@@ -289,11 +289,11 @@ def test_a_learner_is_as_exact_by_kernels_as_by_pytorch(has_actor: bool) -> None
 def test_without_a_c_compiler_triton_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bdpi.learner.pictures.is_interpreted", lambda: False)
     monkeypatch.delenv("CC", raising=False)
-    assert is_available(torch.device("cuda")) == any(map(shutil.which, ("gcc", "clang", "cc")))
+    assert (why_not(torch.device("cuda")) == "") == any(map(shutil.which, ("gcc", "clang", "cc")))
     monkeypatch.setenv("PATH", "")
-    assert not is_available(torch.device("cuda"))
+    assert why_not(torch.device("cuda")) == REMEDY
     monkeypatch.setenv("CC", "/opt/bin/my-compiler")
-    assert is_available(torch.device("cuda"))
+    assert why_not(torch.device("cuda")) == ""
 
 
 def test_that_pytorch_trains_instead_of_kernels_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,7 +268,9 @@ def _make(env: Maker, others: list[EnsembleAlgorithm]) -> Monitor[Any, Any]:
     """
     if isinstance(env, str):
         prepare_drawing_of(env)
-    made = gym.make(env) if isinstance(env, str) else env()
+        made = gym.make(env)
+    else:
+        made = env()
     if not isinstance(made, gym.Env):
         raise ValueError(f"env must make a Gymnasium environment, for agent {len(others)} it made {made!r}")
     if any(monitor_of(other).env is made for other in others):

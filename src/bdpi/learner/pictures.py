@@ -189,11 +189,6 @@ def why_not(device: torch.device) -> str:
     return ""
 
 
-def is_available(device: torch.device) -> bool:
-    """Whether the kernels can run."""
-    return not why_not(device)
-
-
 def _has_compiler() -> bool:
     """Where Triton looks for it."""
     return "CC" in os.environ or any(shutil.which(name) for name in ("gcc", "clang", "cc"))

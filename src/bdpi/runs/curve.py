@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bdpi.runs.episodes import Episodes
+from bdpi.runs.episodes import AVERAGE_COEFFICIENT, Episodes
 from bdpi.runs.folder import write_atomically
 from bdpi.runs.text import number
 
@@ -42,7 +42,8 @@ def draw_curve(episodes: Episodes, title: str, path: Path, name: str = "episode"
         clip_on=False,
         label=f"each {name}",
     )
-    axes.plot(numbers, episodes.averages, color=_STRONG, linewidth=2.2, label="moving average (0.85)")
+    smoothed = f"moving average (each episode counts {1 - AVERAGE_COEFFICIENT:.0%})"
+    axes.plot(numbers, episodes.averages, color=_STRONG, linewidth=2.2, label=smoothed)
     last = episodes.averages[-1]
     axes.annotate(
         number(last),
