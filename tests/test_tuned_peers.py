@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from peer_runs import Entry, Linear, algorithm_class, arguments_of, build, load_table, train
+from peer_curves import analyse, steps_needed, steps_to_threshold
+from peer_runs import Entry, Episode, Linear, algorithm_class, arguments_of, build, load_table, train
 from peer_store import read_episodes
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "tuned_peers.py"
@@ -166,3 +167,35 @@ def test_wrong_names_are_explained(table: Path) -> None:
     result = run(table, "--only", "CartPole-v1/sarsa")
     assert result.returncode == 2
     assert "CartPole-v1/ppo" in result.stderr
+
+
+# The analysis
+
+
+def episodes(returns: list[float]) -> list[Episode]:
+    return [Episode(10 * number, episode_return, 10) for number, episode_return in enumerate(returns, 1)]
+
+
+def test_a_threshold_is_reached_by_the_mean_of_20_episodes() -> None:
+    assert steps_to_threshold(episodes([0.0] * 20 + [1.0] * 20), 0.5) == 300
+    assert steps_to_threshold(episodes([0.0] * 20 + [1.0] * 20), 1.0) == 400
+    assert steps_to_threshold(episodes([0.0] * 20 + [1.0] * 19), 1.0) is None
+    assert steps_to_threshold(episodes([1.0] * 19), 0.5) is None  # too few
+    assert steps_to_threshold(episodes([0.1] * 20), 0.1) == 200
+
+
+def test_runs_that_never_get_there_count_as_the_longest() -> None:
+    needed = steps_needed([100, 200, 300, None, 250])
+    assert (needed.median, needed.n_reached, needed.n_runs) == (250, 4, 5)
+    assert needed.low == 100
+    assert needed.high is None
+    assert steps_needed([None, None, 100]).median is None
+    same = steps_needed([100] * 4)
+    assert (same.low, same.median, same.high) == (100, 100, 100)
+
+
+def test_the_analysis_is_by_task_and_peer() -> None:
+    runs = {("CartPole-v1", "dqn", seed): episodes([0.0] * seed + [500.0] * 20) for seed in (0, 10, 20)}
+    found = analyse({**runs, ("Unknown-v0", "dqn", 0): episodes([1.0] * 20)})
+    assert list(found) == [("CartPole-v1", "dqn")]
+    assert found["CartPole-v1", "dqn"].median == 290  # 475 is reached with one failure among twenty
