@@ -26,8 +26,9 @@ from bdpi.learner.rules import Conservative
 from bdpi.learner.scales import Scales, rescale_critics
 from bdpi.learner.staging import Staging
 from bdpi.learner.torch import AdamTensors
-from candidates import Candidate
-from tasks import Space
+from scales.candidates import Candidate
+from scales.deploy import choose
+from scales.tasks import Space
 
 REDRAWS = 12  # of transitions that a critic may not see
 
@@ -277,8 +278,6 @@ class Learning:
 
     def choose(self, rule: str) -> None:
         """An action of each run for what it looks at, by one of :data:`deploy.RULES`."""
-        from deploy import choose
-
         if rule == "drawn":
             self.act()
         else:

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-import tasks
-import workers
-from candidates import Candidate
-from deploy import RULES
-from learning import Learning
-from scaling import RunScales
+from scales import tasks, workers
+from scales.candidates import Candidate
+from scales.deploy import RULES
+from scales.learning import Learning
+from scales.scaling import RunScales
 
 REPORT_EVERY = 60.0  # seconds
 DEPLOYED_SEED = 100_000  # environments of the evaluation have other seeds than those of the training

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 PROGRESS_EVERY = 20.0  # seconds
@@ -33,9 +33,7 @@ def main() -> None:
     # Processes that step environments import this file, too: PyTorch is imported only here.
     import torch
 
-    import candidates
-    import loop
-    import tasks
+    from scales import candidates, loop, tasks
 
     started = time.monotonic()
     names = [tasks.find(name).name for name in options.tasks]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.learner.scales import Scales, returns_to_go, scale_returns, scale_to_range
-from candidates import Candidate
-from tasks import Space
+from scales.candidates import Candidate
+from scales.tasks import Space
 
 _ROUNDING = 1e-6  # what differs by less, relative to its size, does not differ
 

@@ -45,17 +45,17 @@ class Task:
 
 
 TASKS = {
-    "Table-v0": Task("Table-v0", 20_000, -10.0, 90.0),
-    "TableLong-v0": Task("TableLong-v0", 30_000, -30.0, 90.0),
+    "Table-v0": Task("Table-v0", 20_000, -12.0, 90.0),
+    "TableLong-v0": Task("TableLong-v0", 30_000, -40.0, 90.0),
     "FrozenLake8x8-v1": Task("FrozenLake8x8-v1", 15_000, 0.0, 0.6),
-    "LunarLander-v3": Task("LunarLander-v3", 60_000, -180.0, 200.0, hidden=256),
-    "PendulumTorques-v0": Task("PendulumTorques-v0", 5_000, -1200.0, -200.0),
-    "PendulumBits": Task("Pendulum-v1", 30_000, -1200.0, -200.0, bits=6),
-    "PendulumIncrements-v0": Task("PendulumIncrements-v0", 20_000, -1200.0, -200.0),
-    "CartPole-v1": Task("CartPole-v1", 15_000, 22.0, 475.0),
+    "LunarLander-v3": Task("LunarLander-v3", 60_000, -172.0, 200.0, hidden=256),
+    "PendulumTorques-v0": Task("PendulumTorques-v0", 5_000, -1220.0, -200.0),
+    "PendulumBits": Task("Pendulum-v1", 30_000, -1240.0, -200.0, bits=6),
+    "PendulumIncrements-v0": Task("PendulumIncrements-v0", 20_000, -1230.0, -200.0),
+    "CartPole-v1": Task("CartPole-v1", 15_000, 22.6, 475.0),
     "Acrobot-v1": Task("Acrobot-v1", 5_000, -500.0, -100.0),
     "MountainCar-v0": Task("MountainCar-v0", 60_000, -200.0, -110.0),
-    "CliffWalking-v1": Task("CliffWalking-v1", 10_000, -1000.0, -13.0, time_limit=200),
+    "CliffWalking-v1": Task("CliffWalking-v1", 10_000, -2070.0, -13.0, time_limit=200),
 }
 
 

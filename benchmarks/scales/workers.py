@@ -6,6 +6,7 @@ memory. Processes do not import PyTorch, except for Binary Action Search, which 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import traceback
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-import tasks
+from scales import tasks
 
 STEP, RESET, REPORT, STOP = range(4)
 PATIENCE = 5.0  # seconds until a process looks whether the other one is alive
@@ -63,10 +64,8 @@ class SharedArrays:
     def close(self) -> None:
         """Give the memory back; the arrays must no longer be used."""
         self.arrays.clear()
-        try:
+        with contextlib.suppress(BufferError):  # someone still has a view; the memory goes with the process
             self._memory.close()
-        except BufferError:  # someone still has a view; the memory goes with the process
-            pass
         if self._is_owner:
             self._memory.unlink()
 
@@ -107,7 +106,7 @@ class Environments:
         context = multiprocessing.get_context("spawn")
         self._shared = SharedArrays(parts)
         self.arrays = self._shared.arrays
-        self._done, lock = context.Semaphore(0), context.Lock()
+        self._done, self._lock = context.Semaphore(0), context.Lock()
         self._go = [context.Semaphore(0) for _ in range(n_workers)]
         self._pipes, self._processes = [], []
         bounds = np.linspace(0, count, n_workers + 1).astype(int).tolist()
@@ -116,7 +115,18 @@ class Environments:
         for number, go in enumerate(self._go):
             mine, theirs = context.Pipe()
             share = range(bounds[number], bounds[number + 1])
-            arguments = (variant, list(runs), share, number, parts, self._shared.name, go, self._done, lock, theirs)
+            arguments = (
+                variant,
+                list(runs),
+                share,
+                number,
+                parts,
+                self._shared.name,
+                go,
+                self._done,
+                self._lock,
+                theirs,
+            )
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             theirs.close()
