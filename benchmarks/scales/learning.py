@@ -321,10 +321,14 @@ class Learning:
     # -- rare changes -------------------------------------------------------------------------------------------
 
     def rescale(self, changes: Mapping[int, tuple[Scales, Scales]]) -> None:
-        """Change critics so that what they predict stays the same in the environment's units."""
+        """Change critics so that what they predict stays the same in the environment's units.
+
+        Critics that have seen no reward yet predict numbers without a unit: they stay as they are.
+        """
         nothing = torch.zeros((self.n_critics, 0), device=self.device)
         for run, (before, after) in changes.items():
-            if (before.return_shift, before.return_factor) == (after.return_shift, after.return_factor):
+            same = (before.return_shift, before.return_factor) == (after.return_shift, after.return_factor)
+            if same or not before.knows_returns:
                 continue
             state = {
                 f"critics.{name}": getattr(self.critics, name)[run]

@@ -115,9 +115,25 @@ class RunScales:
         longest = max(self._candidates[run].capacity for run in runs)
         rows = slice(max(0, self._steps - longest), self._steps)
         parts = self._rewards[rows][:, runs], self._discounts[rows][:, runs], self._ended[rows][:, runs]
-        returns = returns_to_go(*parts)
+        returns = _returns(*parts)
         for column, run in enumerate(runs):
             candidate = self._candidates[run]
             assert candidate.return_size is not None
             mine = returns[-candidate.capacity :, column]
             self.scales[run] = scale_returns(self.scales[run], mine, candidate.return_size, candidate.centre)
+
+
+def _returns(
+    rewards: NDArray[np.float32], discounts: NDArray[np.float32], ended: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """As ``returns_to_go``, without computing those of episodes before the first reward, which are zero."""
+    first = np.flatnonzero(rewards.any(axis=1))[:1]
+    if not len(first):
+        return np.zeros(rewards.shape)
+    before = ended[: first[0]]
+    # Where the last episode of each run ends before that; 0 where none does.
+    starts = np.where(before.any(axis=0), len(before) - before[::-1].argmax(axis=0), 0) if len(before) else [0]
+    start = int(np.min(starts))
+    returns = np.zeros(rewards.shape)
+    returns[start:] = returns_to_go(rewards[start:], discounts[start:], ended[start:])
+    return returns
