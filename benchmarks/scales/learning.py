@@ -325,7 +325,6 @@ class Learning:
 
         Critics that have seen no reward yet predict numbers without a unit: they stay as they are.
         """
-        nothing = torch.zeros((self.n_critics, 0), device=self.device)
         for run, (before, after) in changes.items():
             same = (before.return_shift, before.return_factor) == (after.return_shift, after.return_factor)
             if same or not before.knows_returns:
@@ -334,6 +333,7 @@ class Learning:
                 f"critics.{name}": getattr(self.critics, name)[run]
                 for name in ("parameters", "first_moment", "second_moment")
             }
+            nothing = torch.zeros((self.n_critics, 0), device=self.device)
             rescale_critics({**state, "priors": nothing}, before, after, self._n_last, self.space.actions)
 
     def _begin_anew(self, runs: NDArray[np.int64]) -> None:

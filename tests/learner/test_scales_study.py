@@ -71,6 +71,7 @@ def test_an_epoch_is_that_of_a_single_learner():
         learning.tensors.batches.random_(0, 30)
         learning.tensors.order.copy_(torch.tensor([[1, 0], [0, 1]]))
         learning.train()
+        policy, q = learning.policy().cpu().numpy(), learning.q_values()[0].cpu().numpy()
     learning.wait()
     for run, candidate in enumerate(candidates):
         critics, actor = initial_networks(run, (3, 8, 2), 2)
@@ -91,6 +92,26 @@ def test_an_epoch_is_that_of_a_single_learner():
             for name, tensor in vars(theirs).items():
                 np.testing.assert_allclose(getattr(mine, name)[run].cpu(), tensor.cpu(), atol=1e-6, err_msg=name)
         assert torch.equal(learning.active[run], single.active)
+        inputs = scales[run].inputs(steps[-1][1]["observations"][run : run + 1])
+        np.testing.assert_allclose(policy[run], single.policy(inputs)[0], atol=1e-6)
+        np.testing.assert_allclose(q[run], single.q_values(inputs)[:, 0], atol=1e-6)
+
+
+def test_actions_are_drawn_from_the_policy_for_state_numbers():
+    space = tasks.Space(5, 3, True, np.zeros(0), np.zeros(0))
+    learning = make_learning([Candidate(**SMALL), Candidate(**SMALL)], space=space)
+    _, parameters = initial_networks(1, (5, 8, 3), 2)
+    module = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    nn.utils.vector_to_parameters(torch.as_tensor(parameters), module.parameters())
+    expected = module(torch.eye(5)[4]).softmax(dim=0).detach().numpy()
+    counts = np.zeros(3)
+    for _ in range(2000):
+        with learning.work():
+            learning.look(np.array([2, 4]))
+            learning.act()
+        counts[learning.wait()[1]] += 1
+    np.testing.assert_allclose(learning.policy()[1].cpu(), expected, atol=1e-6)
+    np.testing.assert_allclose(counts / 2000, expected, atol=0.05)
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
