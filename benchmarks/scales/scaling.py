@@ -81,10 +81,10 @@ class RunScales:
 
     def _initial(self, candidate: Candidate) -> Scales:
         """What can be known without an observation."""
-        none = Scales.none(self._space.inputs)
-        if self._space.one_hot or candidate.observations != "bounds":
-            return none
-        return self._within_bounds(none)
+        if self._space.one_hot or candidate.observations == "none":
+            return Scales.none(self._space.inputs)
+        unknown = Scales.unknown(self._space.inputs)
+        return self._within_bounds(unknown) if candidate.observations == "bounds" else unknown
 
     def _within_bounds(self, others: Scales) -> Scales:
         """Inputs with bounds by these, the others as they are."""
@@ -100,7 +100,7 @@ class RunScales:
         if kind == "none":
             return before
         if kind == "range":
-            return scale_to_range(before, np.stack([self._lowest[run], self._highest[run]]))
+            return scale_to_range(before, np.stack([self._lowest[run], self._highest[run]]), is_first=True)
         mean = self._sum[run] / self._steps
         deviation = np.sqrt(np.maximum(self._squares[run] / self._steps - mean**2, 0))
         mean = mean + self._origin[run]

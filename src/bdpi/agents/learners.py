@@ -69,7 +69,7 @@ class AgentLearner:
         return dataclasses.replace(transitions, scales=self._scales_of_inputs()), batches
 
     def _scales_of_inputs(self) -> Scales:
-        """The policy's scales, for all network inputs of a native learner, of which those that are one-hot have none."""
+        """The policy's scales, for all inputs of a native learner's networks; those that are one-hot have none."""
         scales = self._policy.scales
         if self._inputs is None or len(scales.shift):
             return scales
