@@ -40,6 +40,11 @@ class Scales:
         """Networks see and learn the user's units."""
         return cls(np.zeros(n_inputs, np.float32), np.ones(n_inputs, np.float32))
 
+    @classmethod
+    def unknown(cls, n_inputs: int) -> Scales:
+        """Nothing was seen yet: all observations look alike, whatever their units."""
+        return cls(np.zeros(n_inputs, np.float32), np.zeros(n_inputs, np.float32))
+
     def inputs(self, observations: NDArray[Any]) -> FloatArray:
         """Rows of observations, as networks see them."""
         result: FloatArray = (observations - self.shift) * self.factor
@@ -55,17 +60,18 @@ class Scales:
         return np.concatenate([self.shift, self.factor, [self.return_shift, self.return_factor]], dtype=np.float32)
 
 
-def scale_to_range(before: Scales, observations: NDArray[Any]) -> Scales:
+def scale_to_range(before: Scales, observations: NDArray[Any], is_first: bool) -> Scales:
     """Inputs between -1 and 1 for all that was seen so far: ranges grow, and never shrink.
 
     A policy that has become good sees a small part of what there is. Looking at that part more closely would change
     what its networks compute.
 
-    :param before: the scales so far; those of :meth:`Scales.none` know no range yet, if ``observations`` are the first
+    :param before: the scales so far
     :param observations: (n, n_inputs), in the user's units
+    :param is_first: ``before`` was not made from any observations
     """
     lowest, highest = observations.min(axis=0).astype(np.float64), observations.max(axis=0).astype(np.float64)
-    if not is_none(before):
+    if not is_first:
         with np.errstate(divide="ignore"):
             reach = np.where(before.factor > 0, 1 / before.factor.astype(np.float64), 0)
         lowest, highest = np.minimum(lowest, before.shift - reach), np.maximum(highest, before.shift + reach)
@@ -74,11 +80,6 @@ def scale_to_range(before: Scales, observations: NDArray[Any]) -> Scales:
     differs = width > 1e-6 * np.maximum(np.abs(lowest), np.abs(highest))
     factor = np.where(differs, 2 / np.where(differs, width, 1), 0)
     return replace(before, shift=((lowest + highest) / 2).astype(np.float32), factor=factor.astype(np.float32))
-
-
-def is_none(scales: Scales) -> bool:
-    """Whether inputs are in the user's units."""
-    return bool(np.all(scales.shift == 0) and np.all(scales.factor == 1))
 
 
 def returns_to_go(rewards: NDArray[Any], discounts: NDArray[Any], ends: NDArray[Any]) -> NDArray[np.float64]:
