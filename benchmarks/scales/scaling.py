@@ -40,14 +40,14 @@ class RunScales:
         self._lacks_returns = np.array([candidate.return_size is not None for candidate in candidates])
         self._steps = 0
 
-    def add(self, observations: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
-        """Count one step of every run.
+    def add(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+        """Count one step of every run, with the observations that it led to.
 
-        :param observations: on which they acted
         :param arrays: see :class:`workers.Environments`
         :returns: runs whose first reward that is not zero this was
         """
         if self._keeps_observations:
+            observations = arrays["final"]
             if self._steps == 0:
                 self._origin[:] = observations  # sums of differences lose no digits
             np.minimum(self._lowest, observations, out=self._lowest)
@@ -81,10 +81,10 @@ class RunScales:
 
     def _initial(self, candidate: Candidate) -> Scales:
         """What can be known without an observation."""
-        none = Scales.none(self._space.inputs)
-        if self._space.one_hot or candidate.observations != "bounds":
-            return none
-        return self._within_bounds(none)
+        if self._space.one_hot or candidate.observations == "none":
+            return Scales.none(self._space.inputs)
+        unknown = Scales.unknown(self._space.inputs)
+        return self._within_bounds(unknown) if candidate.observations == "bounds" else unknown
 
     def _within_bounds(self, others: Scales) -> Scales:
         """Inputs with bounds by these, the others as they are."""
@@ -100,7 +100,8 @@ class RunScales:
         if kind == "none":
             return before
         if kind == "range":
-            return scale_to_range(before, np.stack([self._lowest[run], self._highest[run]]))
+            seen = np.stack([self._lowest[run], self._highest[run]])
+            return scale_to_range(before, seen, is_first=not before.factor.any())
         mean = self._sum[run] / self._steps
         deviation = np.sqrt(np.maximum(self._squares[run] / self._steps - mean**2, 0))
         mean = mean + self._origin[run]
