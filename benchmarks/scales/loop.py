@@ -139,7 +139,7 @@ class Group:
     def _learn(self, seen: Any, arrays: dict[str, Any]) -> None:
         """Start what follows a step of the environments: memory, scales, an epoch, the next actions."""
         learning, count = self.learning, self.learning.added + 1
-        surprised: Iterable[int] = self._scales.add(seen, arrays)
+        surprised: Iterable[int] = self._scales.add(arrays)
         if is_milestone(count, learning.batch_size):
             changes = self._scales.estimate(range(len(self.runs)))
         else:

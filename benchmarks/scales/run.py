@@ -13,6 +13,7 @@ import csv
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -65,6 +66,7 @@ def main() -> None:
     ]
     for thread in threads:
         thread.start()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: write what there is
     try:
         watch(groups, started)
     except KeyboardInterrupt:
@@ -180,6 +182,7 @@ def write_summary(path: Path, groups: list[Any], options: argparse.Namespace, st
                 "steps": group.steps,
                 "goal": group.goal,
                 "milliseconds_per_step": round(group.milliseconds, 3) if group.began else None,
+                "seconds_to_first_epoch": round(group.began - started, 1) if group.began else None,
                 "diverged": group.diverged,
                 "failure": group.failure,
             }

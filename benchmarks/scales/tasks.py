@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 import bdpi.envs
 
 FARTHEST_BOUND = 1e3  # bounds beyond are none
-TORQUES = (-2.0, -1.0, 0.0, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ TASKS = {
     "LunarLander-v3": Task("LunarLander-v3", 60_000, -172.0, 200.0, hidden=256),
     "PendulumTorques-v0": Task("PendulumTorques-v0", 5_000, -1220.0, -200.0),
     "PendulumBits": Task("Pendulum-v1", 30_000, -1240.0, -200.0, bits=6),
-    "PendulumIncrements-v0": Task("PendulumIncrements-v0", 20_000, -1230.0, -200.0),
+    "PendulumIncrements-v0": Task("PendulumIncrements-v0", 20_000, -1220.0, -200.0),
     "CartPole-v1": Task("CartPole-v1", 15_000, 22.6, 475.0),
     "Acrobot-v1": Task("Acrobot-v1", 5_000, -500.0, -100.0),
     "MountainCar-v0": Task("MountainCar-v0", 60_000, -200.0, -110.0),
@@ -86,25 +85,10 @@ def find(name: str) -> Variant:
     return Variant(name, TASKS[plain], factors["obs"], factors["rew"])
 
 
-class Torques(gym.ActionWrapper):  # type: ignore[type-arg]
-    """Pendulum with five torques to choose from."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self.action_space = spaces.Discrete(len(TORQUES))
-
-    def action(self, action: Any) -> NDArray[np.float32]:
-        """The torque that a number stands for."""
-        return np.array([TORQUES[int(action)]], np.float32)
-
-
 def make(task: Task) -> gym.Env[Any, Any]:
     """The environment that an agent acts in, without factors."""
     bdpi.envs.register()
-    if task.environment == "PendulumTorques-v0" and task.environment not in gym.registry:
-        env: gym.Env[Any, Any] = Torques(gym.make("Pendulum-v1", disable_env_checker=True))
-    else:
-        env = gym.make(task.environment, disable_env_checker=True)
+    env: gym.Env[Any, Any] = gym.make(task.environment, disable_env_checker=True)
     if task.time_limit is not None:
         env = gym.wrappers.TimeLimit(env, task.time_limit)
     if task.bits is not None:

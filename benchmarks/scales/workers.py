@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -199,6 +200,7 @@ def _work(
     pipe: Any,
 ) -> None:
     """Step a share of the environments, until told to stop or left alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted program asks for the records, and then says stop
     shared, parent = SharedArrays(parts, name), os.getppid()
     arrays = shared.arrays
 
@@ -226,8 +228,6 @@ def _work(
             finish()
             if command == REPORT:  # the other side reads now, so that a full pipe does not block
                 pipe.send([record for environment in mine for record in environment.take_records()])
-    except KeyboardInterrupt:
-        return
     except BaseException:
         arrays["failed"][number] = True
         finish()

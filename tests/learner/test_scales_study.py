@@ -164,14 +164,14 @@ def test_a_new_scale_of_returns_changes_no_prediction():
     learning, scales = make_learning([candidate]), RunScales([candidate], SPACE, 60)
     learning.set_scales(scales.packed())
     steps = list(made_up(1, 40))
-    for count, (seen, arrays) in enumerate(steps, 1):
-        scales.add(seen, arrays)
+    for count, (_, arrays) in enumerate(steps, 1):
+        scales.add(arrays)
         if count == 20:
             scales.estimate([0])
     before, after = scales.estimate([0])[0]
     assert after.return_factor != before.return_factor
     np.testing.assert_allclose(after.factor[:2], [1, 1 / 3])  # bounds from -1 to 1, from -2 to 4
-    assert after.factor[2] == pytest.approx(1 / np.std([seen[0, 2] for seen, _ in steps]), rel=1e-5)
+    assert after.factor[2] == pytest.approx(1 / np.std([arrays["final"][0, 2] for _, arrays in steps]), rel=1e-5)
     with learning.work():
         learning.look(steps[0][0])
         q = before.q_values(learning.q_values()[0].cpu().numpy())
@@ -182,12 +182,23 @@ def test_a_new_scale_of_returns_changes_no_prediction():
 
 def test_a_first_reward_is_noticed():
     scales = RunScales([Candidate(return_size=1.0), Candidate(), Candidate(return_size=1.0)], SPACE, 10)
-    (seen, arrays), *_ = made_up(3, 1)
-    noticed = [
-        scales.add(seen, {**arrays, "rewards": np.array(r, np.float32)}).tolist() for r in ([0, 1, 0], [5, 1, 0])
-    ]
+    (_, arrays), *_ = made_up(3, 1)
+    noticed = [scales.add({**arrays, "rewards": np.array(r, np.float32)}).tolist() for r in ([0, 1, 0], [5, 1, 0])]
     assert noticed == [[], [0]]
     assert [each.knows_returns for _, each in scales.estimate(range(3)).values()] == [True]
+
+
+def test_ranges_grow_from_nothing():
+    scales = RunScales([Candidate(observations="range")], SPACE, 100)
+    assert not scales.scales[0].factor.any()
+    seen = []
+    for count, (_, arrays) in enumerate(made_up(1, 40), 1):
+        scales.add(arrays)
+        seen.append(arrays["final"][0])
+        if count in (10, 40):
+            scales.estimate([0])
+            inputs = scales.scales[0].inputs(np.array(seen))
+            np.testing.assert_allclose([inputs.min(axis=0), inputs.max(axis=0)], [[-1] * 3, [1] * 3], atol=1e-5)
 
 
 def test_critics_begin_anew_in_turn():
