@@ -80,21 +80,8 @@ class Candidate:
 
 
 PAPER = Candidate()
-SCALED = replace(PAPER, name="scaled", observations="bounds", return_size=1.0)
-CANDIDATES = {
-    candidate.name: candidate
-    for candidate in (
-        PAPER,
-        SCALED,
-        replace(PAPER, name="bounds", observations="bounds"),
-        replace(PAPER, name="running", observations="running"),
-        replace(PAPER, name="range", observations="range"),
-        replace(PAPER, name="returns", return_size=1.0),
-        replace(PAPER, name="centred", return_size=1.0, centre=True),
-        replace(SCALED, name="scaled-centred", centre=True),
-        replace(SCALED, name="scaled-slow", trust_region=0.01),
-    )
-}
+BASE = replace(PAPER, name="base", observations="range", return_size=10.0, trust_region=0.01)
+CANDIDATES = {candidate.name: candidate for candidate in (PAPER, BASE)}
 
 
 def find(text: str) -> Candidate:

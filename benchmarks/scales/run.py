@@ -1,6 +1,6 @@
 """Train many runs of BDPI at once on one GPU: tasks times candidates times seeds.
 
-    python benchmarks/scales/run.py --tasks Table-v0 CartPole-v1@obs1000 --candidates paper scaled/trust_region=0.01 \
+    python benchmarks/scales/run.py --tasks Table-v0 CartPole-v1@obs1000 --candidates paper base/trust_region=0.02 \
         --seeds 0-7 --minutes 9 --out results/scales/first
 
 Writes episodes.csv.gz, deploy.csv (with --deploy) and run.json. tasks.py and candidates.py say what there is.
