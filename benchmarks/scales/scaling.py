@@ -40,14 +40,14 @@ class RunScales:
         self._lacks_returns = np.array([candidate.return_size is not None for candidate in candidates])
         self._steps = 0
 
-    def add(self, observations: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
-        """Count one step of every run.
+    def add(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+        """Count one step of every run, with the observations that it led to.
 
-        :param observations: on which they acted
         :param arrays: see :class:`workers.Environments`
         :returns: runs whose first reward that is not zero this was
         """
         if self._keeps_observations:
+            observations = arrays["final"]
             if self._steps == 0:
                 self._origin[:] = observations  # sums of differences lose no digits
             np.minimum(self._lowest, observations, out=self._lowest)
@@ -100,7 +100,8 @@ class RunScales:
         if kind == "none":
             return before
         if kind == "range":
-            return scale_to_range(before, np.stack([self._lowest[run], self._highest[run]]), is_first=True)
+            seen = np.stack([self._lowest[run], self._highest[run]])
+            return scale_to_range(before, seen, is_first=not before.factor.any())
         mean = self._sum[run] / self._steps
         deviation = np.sqrt(np.maximum(self._squares[run] / self._steps - mean**2, 0))
         mean = mean + self._origin[run]
