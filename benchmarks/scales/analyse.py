@@ -131,8 +131,8 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
 
 
 def total_of(name: str, runs: dict[str, dict[int, History]]) -> int:
-    """Steps that count: the task's, or as many as the runs have made, give or take an episode."""
-    reached = max(history.steps[-1] for seeds in runs.values() for history in seeds.values())
+    """Steps that count: the task's, or as many as all candidates have made, give or take an episode."""
+    reached = min(max(history.steps[-1] for history in seeds.values()) for seeds in runs.values())
     return int(min(tasks.find(name).task.steps, reached))
 
 
