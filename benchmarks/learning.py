@@ -52,24 +52,24 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        return f"{self.environment}-{self.agent}"
+        return f"{self.environment}-{self.agent.removesuffix('-paper')}"
 
     def file(self, seed: int) -> Path:
         return RESULTS / f"{self.name}-seed{seed}.monitor.csv"
 
 
 EXPERIMENTS = (
-    Experiment("FrozenLake8x8-v1", "bdpi", 500, (400, 500), ("algorithms", "BDPI")),
-    Experiment("FrozenLake8x8-v1", "abcdqn", 500, (400, 500), ("algorithms", "ABCDQN")),
-    Experiment("FrozenLake8x8-v1", "actor-mimic", 500, (400, 500), ("algorithms", "ActorMimic")),
+    Experiment("FrozenLake8x8-v1", "bdpi-paper", 500, (400, 500), ("algorithms", "BDPI")),
+    Experiment("FrozenLake8x8-v1", "abcdqn-paper", 500, (400, 500), ("algorithms", "ABCDQN")),
+    Experiment("FrozenLake8x8-v1", "actor-mimic-paper", 500, (400, 500), ("algorithms", "ActorMimic")),
     Experiment("FrozenLake8x8-v1", "bootstrapped-dqn", 1000, (900, 1000), ("algorithms", "BootstrappedDQN")),
-    Experiment("TableLong-v0", "bdpi", 150, (125, 150), ("algorithms", "BDPI")),
-    Experiment("TableLong-v0", "actor-mimic", 150, (125, 150), ("algorithms", "ActorMimic")),
-    Experiment("TableLong-v0", "abcdqn", 150, (125, 150), ("algorithms", "ABCDQN")),
-    Experiment("Pendulum-v1", "bdpi", 100, (60, 100), ("pendulum", "BDPI")),
-    Experiment("LunarLander-v3", "bdpi", 70, (50, 70), ("algorithms", "BDPI"), seeds=32),
-    Experiment("TableSafe-v0", "bdpi", 60, (40, 60), None),
-    Experiment("Hallway-v0", "bdpi", 60, (40, 60), ("algorithms", "BDPI"), seeds=2, needs_gpu=True),
+    Experiment("TableLong-v0", "bdpi-paper", 150, (125, 150), ("algorithms", "BDPI")),
+    Experiment("TableLong-v0", "actor-mimic-paper", 150, (125, 150), ("algorithms", "ActorMimic")),
+    Experiment("TableLong-v0", "abcdqn-paper", 150, (125, 150), ("algorithms", "ABCDQN")),
+    Experiment("Pendulum-v1", "bdpi-paper", 100, (60, 100), ("pendulum", "BDPI")),
+    Experiment("LunarLander-v3", "bdpi-paper", 70, (50, 70), ("algorithms", "BDPI"), seeds=32),
+    Experiment("TableSafe-v0", "bdpi-paper", 60, (40, 60), None),
+    Experiment("Hallway-v0", "bdpi-paper", 60, (40, 60), ("algorithms", "BDPI"), seeds=2, needs_gpu=True),
 )
 
 

@@ -23,7 +23,7 @@ from stable_baselines3.common.monitor import load_results
 from typer.testing import CliRunner, Result
 
 import bdpi
-from bdpi.agents import AGENTS
+from bdpi.agents import AGENTS, PAPER_AGENTS
 from bdpi.cli import app
 from bdpi.learner import fused
 from bdpi.runs import doctor
@@ -144,7 +144,9 @@ def test_other_agents_are_trained_and_played_by_their_names(tmp_path: Path, agen
 
 def test_the_help_names_all_agents() -> None:
     text = " ".join(re.sub(r"[^A-Za-z0-9,.: -]", " ", bdpi_command("train", "--help").stdout).split())
-    assert f"Which algorithm: {', '.join(AGENTS)} or one to compare with: {', '.join(PEER_NAMES)}" in text
+    assert f"Which algorithm: {', '.join(AGENTS)}" in text
+    assert f"with the settings of the paper: {', '.join(PAPER_AGENTS)}" in text
+    assert f"or one to compare with: {', '.join(PEER_NAMES)}" in text
 
 
 def test_an_agents_own_settings_are_known(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from bdpi import envs
 
 if TYPE_CHECKING:
-    from bdpi.agents import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, Population, TabularBDPI, evaluate_policy
+    from bdpi.agents import ABCDQN, BDPI, PAPER, ActorMimic, BootstrappedDQN, Population, TabularBDPI, evaluate_policy
 
 __all__ = [
     "ABCDQN",
     "BDPI",
+    "PAPER",
     "ActorMimic",
     "BootstrappedDQN",
     "Population",

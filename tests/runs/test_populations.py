@@ -38,7 +38,7 @@ def test_agents_become_runs_with_their_episodes(tmp_path: Path) -> None:
 
 
 def test_a_population_that_was_loaded_is_stored_with_the_settings_that_it_has(tmp_path: Path) -> None:
-    configs = [{"trust_region": 0.05}, {"trust_region": 0.05}, {"trust_region": 0.2}, {"train_freq": (1, "episode")}]
+    configs = [{"trust_region": 0.01}, {"trust_region": 0.01}, {"trust_region": 0.2}, {"train_freq": (1, "episode")}]
     several = Population(BDPI, "FrozenLake-v1", 4, configs, **SMALL).learn(100)
     several.save(tmp_path / "saved", include_buffer=True)
     loaded = Population.load(tmp_path / "saved", "FrozenLake-v1", device="cpu")
@@ -51,7 +51,7 @@ def test_a_population_that_was_loaded_is_stored_with_the_settings_that_it_has(tm
         assert runs[2].config["hyperparameters"]["trust_region"] == 0.2
         assert "trust_region" not in runs[0].config["hyperparameters"]  # it has the default
     assert series[0] == series[1]
-    assert series[0][1:3] == ["train_freq=1, trust_region=0.05", "train_freq=1, trust_region=0.2"]
+    assert series[0][1:3] == ["train_freq=1, trust_region=0.01", "train_freq=1, trust_region=0.2"]
     assert [run.config["steps"] for run in runs][:3] == [150] * 3  # and 100 before it was loaded
 
 

@@ -6,6 +6,7 @@ from bdpi.agents.base import EnsembleAlgorithm
 from bdpi.agents.bdpi import BDPI
 from bdpi.agents.bootstrapped_dqn import BootstrappedDQN
 from bdpi.agents.evaluation import evaluate_policy
+from bdpi.agents.paper import PAPER, PAPER_AGENTS
 from bdpi.agents.population import Population
 from bdpi.agents.tabular_bdpi import TabularBDPI
 
@@ -22,6 +23,8 @@ __all__ = [
     "ABCDQN",
     "AGENTS",
     "BDPI",
+    "PAPER",
+    "PAPER_AGENTS",
     "ActorMimic",
     "BootstrappedDQN",
     "EnsembleAlgorithm",

@@ -21,7 +21,7 @@ class ActorMimic(EnsembleAlgorithm):
     :param env: the environment to learn from
     :param learning_rate: Adam's learning rate of the critics
     :param temperature: 0 imitates the critics' greedy policies, as the paper does; more (at least 1e-30), their Softmax
-        policies
+        policies. It is in the unit of the rewards.
     :param actor_learning_rate: Adam's learning rate of the actor; ``learning_rate`` if None
     """
 
@@ -50,4 +50,4 @@ class ActorMimic(EnsembleAlgorithm):
 
     def actor_rule(self) -> Imitation:
         """The critic's own policy."""
-        return Imitation(self.temperature)
+        return Imitation(self.temperature * self.policy.scales.return_factor)  # of Q-values as networks see them

@@ -67,8 +67,10 @@ class EnsembleAlgorithm(SavingAlgorithm):
         average over more transitions, which noisy rewards may need.
     :param scale_observations: have networks see numbers between -1 and 1, by the range observed so far, so that any
         unit will do. Pictures and state numbers are never scaled. A ``VecNormalize`` does it instead.
-    :param return_size: the size that returns have for the networks: rewards are scaled by what was observed, so that
-        any unit will do. None: they are as they are. A ``VecNormalize`` that normalises rewards does it instead.
+    :param return_size: the size that returns have for networks with 32 hidden units and 20 fit steps, in proportion for
+        others: rewards are scaled by what was observed, so that any unit will do. Smaller learns faster from each
+        batch, and overfits it sooner. None: rewards are as they are. A ``VecNormalize`` that normalises rewards does
+        it instead.
     :param policy_kwargs: arguments of the policy, for instance ``dict(net_arch=[256])``
     :param stats_window_size: episodes over which the logged mean return is taken
     :param tensorboard_log: folder for TensorBoard; no such log if None
@@ -120,8 +122,8 @@ class EnsembleAlgorithm(SavingAlgorithm):
         critic_iterations: int = 4,
         fit_steps: int | None = None,
         critic_step_size: float = 0.2,
-        scale_observations: bool = False,
-        return_size: float | None = None,
+        scale_observations: bool = True,
+        return_size: float | None = 10.0,
         policy_kwargs: dict[str, Any] | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
@@ -313,10 +315,9 @@ class EnsembleAlgorithm(SavingAlgorithm):
         learning_rate, actor_learning_rate = self.lr_schedule(progress), self._actor_lr_schedule(progress)
         checks.check_number("learning_rate (by its schedule)", learning_rate, 0, low_included=True)
         checks.check_number("actor_learning_rate (by its schedule)", actor_learning_rate, 0, low_included=True)
-        on_pixels = isinstance(self.policy, CnnPolicy) or (self.policy.sees_pictures and self._one_step_on_dicts)
         return Hyperparameters(
             critic_iterations=self.critic_iterations,
-            fit_steps=self.fit_steps if self.fit_steps is not None else (1 if on_pixels else 20),
+            fit_steps=self._fit_steps(),
             critic_step_size=self.critic_step_size,
             learning_rate=learning_rate,
             actor_learning_rate=actor_learning_rate,
@@ -333,6 +334,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
             self._learn_epochs(epochs, batch_size)
 
     def _learn_epochs(self, epochs: int, batch_size: int) -> None:
+        self._estimate_scales()
         hyperparameters = self.hyperparameters()
         start = time.perf_counter()
         for _ in range(epochs):
@@ -366,13 +368,23 @@ class EnsembleAlgorithm(SavingAlgorithm):
                 self.replay_buffer.next_observations_held(), is_first=self._scales_due == 0
             )
         if scales_returns:
-            assert self.return_size is not None
-            scales = scale_returns(scales, self.replay_buffer.returns_to_go(), self.return_size)
+            scales = scale_returns(scales, self.replay_buffer.returns_to_go(), self._size_of_returns())
         if is_due:
             self._scales_due = 2 * self._n_updates + self.batch_size
         if scales is not self.policy.scales:
             with self.acting():
                 self.agent_learner.set_scales(scales)
+
+    def _size_of_returns(self) -> float:
+        """``return_size`` for these networks: what Adam can change in an epoch grows with their width and the steps."""
+        assert self.return_size is not None
+        width = self.policy.critic_arch[-1] if self.policy.critic_arch else 32
+        return self.return_size * width / 32 * self._fit_steps() / 20
+
+    def _fit_steps(self) -> int:
+        """Adam steps per fit."""
+        on_pixels = isinstance(self.policy, CnnPolicy) or (self.policy.sees_pictures and self._one_step_on_dicts)
+        return self.fit_steps if self.fit_steps is not None else (1 if on_pixels else 20)
 
     def _in_user_units(self, metrics: EpochMetrics) -> EpochMetrics:
         scales = self.policy.scales
@@ -387,7 +399,6 @@ class EnsembleAlgorithm(SavingAlgorithm):
         n_trained = self.critics_per_step or self.n_critics
         critics = self._generator.permutation(self.n_critics)[:n_trained]
         batches = self.replay_buffer.draw(self._generator, (n_trained, batch_size), self.demonstration_share)
-        self._estimate_scales()
         transitions, batches = self.agent_learner.prepare(
             self.replay_buffer.transitions(), batches, self._vec_normalize_env
         )

@@ -16,7 +16,8 @@ class BDPI(EnsembleAlgorithm):
     """Bootstrapped Dual Policy Iteration (BDPI).
 
     An actor slowly imitates the greedy policies of several off-policy critics, each of which is trained aggressively
-    on batches of its own. Actions are drawn from the actor. One configuration, the default, serves most tasks.
+    on batches of its own. Actions are drawn from the actor. One configuration, the default, serves most tasks; the
+    paper's is ``bdpi.PAPER``, as in ``BDPI("MlpPolicy", env, **bdpi.PAPER)``.
 
     Paper: Steckelmacher et al., "Sample-Efficient Model-Free Reinforcement Learning with Off-Policy Critics",
     https://arxiv.org/abs/1903.04193
@@ -37,7 +38,7 @@ class BDPI(EnsembleAlgorithm):
         env: GymEnv | str | None,
         learning_rate: float | Schedule = 1e-4,
         *,
-        trust_region: float = 0.05,
+        trust_region: float = 0.01,
         actor_learning_rate: float | Schedule | None = None,
         **common: Any,
     ) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from gymnasium import spaces
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from bdpi.agents.bdpi import BDPI
 from bdpi.agents.learners import AgentLearner, tabular_learner
+from bdpi.agents.policies import BDPIPolicy
 from bdpi.learner.rules import check_rule
 
 
@@ -15,9 +18,23 @@ class TabularBDPI(BDPI):
     """BDPI with tables instead of networks, for Discrete observations: exact, as no network has to be fitted.
 
     Learning from a batch takes the same time however many states there are; memory is ``2 * n_critics + 1`` tables.
-    The parameters are those of :class:`bdpi.BDPI`; those of networks and their fits have no effect, and ``learner``,
-    ``precision`` and ``policy_kwargs`` are warned of.
+    The parameters are those of :class:`bdpi.BDPI`, ``trust_region`` being the paper's 0.05 by default; those of networks,
+    their fits and scales have no effect, and ``learner``, ``precision`` and ``policy_kwargs`` are warned of.
     """
+
+    def __init__(
+        self,
+        policy: str | type[BDPIPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 1e-4,
+        *,
+        trust_region: float = 0.05,
+        **others: Any,
+    ) -> None:
+        super().__init__(policy, env, learning_rate, trust_region=trust_region, **others)
+
+    def _estimate_scales(self) -> None:
+        """Tables learn as well in any unit."""
 
     def _check_hyperparameters(self) -> None:
         super()._check_hyperparameters()

@@ -35,8 +35,9 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Which algorithm: bdpi, abcdqn, actor-mimic, bootstrapped-dqn, tabular-bdpi; or one to compare with: "
-            "ppo, a2c, dqn, sac, td3, acktr, prioritized-dueling-dqn (these cannot be resumed).",
+            help="Which algorithm: bdpi, abcdqn, actor-mimic, bootstrapped-dqn, tabular-bdpi; with the settings of the "
+            "paper: bdpi-paper, abcdqn-paper, actor-mimic-paper; or one to compare with: ppo, a2c, dqn, sac, td3, "
+            "acktr, prioritized-dueling-dqn (these cannot be resumed).",
             show_default="bdpi",
         ),
     ] = None,

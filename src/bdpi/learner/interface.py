@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.learner.rules import ActorRule, Conservative
-from bdpi.learner.scales import FloatArray, Scales
+from bdpi.learner.scales import Scales
 
+FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 #: One array, or a dictionary of arrays (``MultiInputPolicy``); the first axis counts transitions.

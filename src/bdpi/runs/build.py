@@ -31,15 +31,15 @@ def agent_class(name: str) -> type[Agent]:
 
     :raises RunError: for a name that is neither in ``bdpi.agents.AGENTS`` nor in ``bdpi.baselines.paper.PEERS``.
     """
-    from bdpi.agents import AGENTS
+    from bdpi.agents import AGENTS, PAPER_AGENTS
 
     if is_peer(name):
         from bdpi.baselines.paper import PEERS
 
         return PEERS[name]  # type: ignore[return-value]  # alike in what runs ask of them, except where is_peer is asked
-    if name not in AGENTS:
-        raise RunError(f"unknown agent {name!r}: choose from {', '.join((*AGENTS, *PEER_NAMES))}")
-    return AGENTS[name]
+    if name not in (*AGENTS, *PAPER_AGENTS):
+        raise RunError(f"unknown agent {name!r}: choose from {', '.join((*AGENTS, *PAPER_AGENTS, *PEER_NAMES))}")
+    return AGENTS[PAPER_AGENTS[name][0] if name in PAPER_AGENTS else name]
 
 
 def is_peer(name: str) -> bool:
@@ -198,14 +198,17 @@ def policy_arguments(plan: Plan) -> dict[str, Any]:
 
 def build_agent(plan: Plan, environment: gym.Env[Any, Any]) -> Agent:
     """:raises RunError: for spaces and hyper-parameters that the agent refuses."""
+    from bdpi.agents import PAPER_AGENTS
+
     cls = agent_class(plan.agent)
+    of_paper = PAPER_AGENTS[plan.agent][1] if plan.agent in PAPER_AGENTS else {}
     try:
         return cls(
             policy_name(environment.observation_space),
             environment,
             seed=plan.seed,
             policy_kwargs=policy_arguments(plan),
-            **plan.hyperparameters,
+            **{**of_paper, **plan.hyperparameters},
         )
     except (ValueError, TypeError) as error:  # what agents say to people
         raise RunError(one_line(error)) from None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Value = int | float | str | None
 
 #: BDPI's relatives have the same hyper-parameters.
-_LIKE_BDPI = ("abcdqn", "actor-mimic", "bootstrapped-dqn", "tabular-bdpi")
+_LIKE_BDPI = ("bdpi", "abcdqn", "abcdqn-paper", "actor-mimic", "actor-mimic-paper", "bootstrapped-dqn", "tabular-bdpi")
 _OF_NETWORKS = ("learning_rate", "net_arch", "fit_steps")  # without effect on tables
 
 
@@ -80,7 +80,7 @@ def tunable() -> dict[str, Space]:
     from bdpi.studies import load_study
 
     found = {series.agent: series.space for series in load_study("robustness").series if series.space is not None}
-    return {**found, **dict.fromkeys(_LIKE_BDPI, found["bdpi"])}
+    return {**found, **dict.fromkeys(_LIKE_BDPI, found["bdpi-paper"])}
 
 
 def space_of(agent: str) -> Space:

@@ -1,0 +1,31 @@
+"""The paper's one configuration, exact to the bit, whatever the defaults of the agents are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: of the critics, and of all that ABCDQN and ActorMimic have
+PAPER_CRITICS: dict[str, Any] = {
+    "learning_rate": 1e-4,
+    "gamma": 0.99,
+    "buffer_size": 20_000,
+    "batch_size": 256,
+    "train_freq": 1,
+    "gradient_steps": 1,
+    "n_critics": 16,
+    "critics_per_step": None,
+    "critic_iterations": 4,
+    "fit_steps": None,
+    "critic_step_size": 0.2,
+    "scale_observations": False,
+    "return_size": None,
+}
+#: of BDPI: ``BDPI("MlpPolicy", env, **bdpi.PAPER)``
+PAPER: dict[str, Any] = {**PAPER_CRITICS, "trust_region": 0.05, "actor_learning_rate": None}
+
+#: Names on the command line of agents with the paper's configuration: which agent it is, and its settings.
+PAPER_AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bdpi-paper": ("bdpi", PAPER),
+    "abcdqn-paper": ("abcdqn", PAPER_CRITICS),
+    "actor-mimic-paper": ("actor-mimic", {**PAPER_CRITICS, "temperature": 0.0, "actor_learning_rate": None}),
+}
