@@ -15,13 +15,25 @@ from typing import TYPE_CHECKING, Any
 from bdpi import envs
 
 if TYPE_CHECKING:
-    from bdpi.agents import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, Population, TabularBDPI, evaluate_policy
+    from bdpi.agents import (
+        ABCDQN,
+        BDPI,
+        ActorMimic,
+        BootstrappedDQN,
+        Finding,
+        HealthWarning,
+        Population,
+        TabularBDPI,
+        evaluate_policy,
+    )
 
 __all__ = [
     "ABCDQN",
     "BDPI",
     "ActorMimic",
     "BootstrappedDQN",
+    "Finding",
+    "HealthWarning",
     "Population",
     "TabularBDPI",
     "__version__",
