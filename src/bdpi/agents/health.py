@@ -234,7 +234,7 @@ CERTAIN = 0.1
 #: Critics begin as random functions and need some thousand epochs to become anything else.
 ENOUGH_EPOCHS = 5000
 #: Of the way from what random critics agree on to full agreement.
-NO_AGREEMENT = 0.1
+NO_AGREEMENT = 0.15
 
 
 def policy_findings(entropy: float, n_actions: int, returns: Returns) -> list[Finding]:
@@ -275,9 +275,9 @@ def critic_findings(greedy: NDArray[np.int64], n_actions: int, epochs: int, retu
         Finding(
             "critics-disagree",
             f"After {epochs} epochs, the critics still prefer different actions nearly everywhere: {agreement:.0%} "
-            f"of them agree on one, as of random ones would ({chance:.0%}).",
-            "Check that actions matter and that observations tell the states apart; for noisy rewards, lower "
-            "critic_step_size or raise buffer_size.",
+            f"of them agree on one, where {chance:.0%} of random ones would.",
+            "Check that actions matter, that observations tell states apart, and that learning_rate is not too low; "
+            "for noisy rewards, lower critic_step_size or raise buffer_size.",
         )
     ]
 
@@ -302,8 +302,6 @@ def chance_agreement(n_critics: int, n_actions: int) -> float:
 #: Q-values of many critics are a bit too high or too low all the time, and lag behind returns while these grow.
 FAR_ABOVE = 3.0
 FAR_BELOW = 0.1
-#: They begin at 0 and follow returns slowly, the more so the larger these are.
-ENOUGH_EPOCHS_FOR_VALUES = 10_000
 
 
 def value_findings(q: Floats, returns: Floats, epochs: int) -> list[Finding]:
@@ -313,7 +311,7 @@ def value_findings(q: Floats, returns: Floats, epochs: int) -> list[Finding]:
     :param returns: discounted, that followed them
     :param epochs: of learning so far
     """
-    if epochs < ENOUGH_EPOCHS_FOR_VALUES or len(q) < ENOUGH_TRANSITIONS // 4 or returns.min() == returns.max():
+    if epochs < ENOUGH_EPOCHS or len(q) < ENOUGH_TRANSITIONS // 4 or returns.min() == returns.max():
         return []
     size, largest = float(np.abs(q).mean()), float(np.abs(returns).max())
     if size <= FAR_ABOVE * largest and size >= FAR_BELOW * float(np.abs(returns).mean()):

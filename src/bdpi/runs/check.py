@@ -26,6 +26,10 @@ PLAYED_EPISODES, PLAYED_STEPS, PLAYED_SECONDS = 20, 2000, 15.0
 #: To measure how long learning takes: the first epoch prepares things, the others are what it costs.
 EPOCHS, LEARNING_SECONDS = 10, 5.0
 _COLLECTING_SECONDS = 5.0
+#: Random steps without an end, in an environment without a time limit, that are a problem: an agent begins at random.
+ENDLESS_STEPS = 1000
+#: Of Gymnasium's hints, those about what is done here without any help: scales, and continuous actions.
+_NOT_HERE = ("minimum value is -infinity", "maximum value is infinity", "symmetric and normalized space")
 #: Numbers of pictures that are kept to be described.
 _MOST_NUMBERS = 20_000_000
 
@@ -168,7 +172,8 @@ def _caught() -> Iterator[list[str]]:
         try:
             yield said
         finally:
-            said += dict.fromkeys(one_line(each.message).removeprefix("WARN: ") for each in caught)
+            lines = dict.fromkeys(one_line(each.message).removeprefix("WARN: ") for each in caught)
+            said += [line for line in lines if not any(part in line for part in _NOT_HERE)]
 
 
 def _problem(code: str, message: str, remedy: str) -> Finding:
@@ -284,15 +289,15 @@ def _judge_ends(played: _Played, look: Look) -> None:
 
     steps = len(played.rewards)
     if not played.lengths:
-        most = health.ENDLESS_STEPS if look.limit is None else max(look.limit, health.ENDLESS_STEPS)
-        look.findings += (endless := health.episode_findings(played.length, most))
+        endless = [] if look.limit is not None else health.episode_findings(played.length, ENDLESS_STEPS)
+        look.findings += endless
         if not endless:
             look.remarks.append(f"no episode ended within {steps} random steps: how long they are is not known")
     codes = {finding.code for finding in look.findings}
     if "rewards-equal" not in codes and len(set(played.rewards)) == 1 and len(set(played.returns)) <= 1:
         look.remarks.append(
-            f"all {steps} rewards of random actions are {played.rewards[0]:g}: the agent learns from the first other "
-            "one on, which it has to find by chance"
+            f"all {steps} rewards of random actions are {played.rewards[0]:g}, and no episode is worth more than "
+            "another: the agent has to find something better by chance before it can learn"
         )
 
 
@@ -337,7 +342,7 @@ def _try_agent(look: Look, episodes: int, tick: Tick, seed: int) -> None:
         session = prepare(Plan(look.environment, seed=seed, episodes=episodes), note=notes.append)
     except RunError as error:
         remedy = "Wrap the environment so that its spaces fit (bdpi envs says which do)."
-        look.findings.append(_problem("no-agent", f"No agent can learn here: {error}.", remedy))
+        look.findings.append(_problem("no-agent", f"No agent can learn here: {str(error).rstrip('.')}.", remedy))
         return
     try:
         space = session.agent.observation_space
