@@ -3,11 +3,15 @@
 
 inline int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-void gather_dense(const float* observations, int n_in, const int64_t* batch, int batch_size, Rows& rows) {
+void gather_dense(const float* observations, int n_in, const Transitions& data, const int64_t* batch, int batch_size,
+                  Rows& rows) {
     rows.n = padded(batch_size);
     for (int j = 0; j < rows.n; ++j) {
         const float* x = j < batch_size ? observations + batch[j] * n_in : nullptr;
-        for (int i = 0; i < n_in; ++i) rows.inputs[int64_t{i} * rows.n + j] = x ? x[i] : 0.0f;
+        for (int i = 0; i < n_in; ++i) {
+            const float value = !x ? 0.0f : data.shift ? (x[i] - data.shift[i]) * data.factor[i] : x[i];
+            rows.inputs[int64_t{i} * rows.n + j] = value;
+        }
         rows.weight[j] = x ? 1.0f / static_cast<float>(batch_size) : 0.0f;
         if (x) rows.row_of[j] = j;
     }
@@ -50,13 +54,13 @@ void gather_one_hot(const int64_t* observations, int n_states, const int64_t* ba
     }
 }
 
-void gather(const Shape& shape, const void* observations, const int64_t* batch, int batch_size, Rows& rows,
-            Workspace& workspace) {
+void gather(const Shape& shape, const void* observations, const Transitions& data, const int64_t* batch,
+            int batch_size, Rows& rows, Workspace& workspace) {
     if (shape.one_hot) {
         gather_one_hot(static_cast<const int64_t*>(observations), shape.sizes[0], batch, batch_size,
                        workspace.state_to_row, rows);
     } else {
-        gather_dense(static_cast<const float*>(observations), shape.sizes[0], batch, batch_size, rows);
+        gather_dense(static_cast<const float*>(observations), shape.sizes[0], data, batch, batch_size, rows);
     }
 }
 

@@ -71,7 +71,9 @@ FitResult critic_targets(const Hyperparameters& hyper, const Transitions& data, 
         const float value_a = next_a[best * next_n + next_row], value_b = next_b[best * next_n + next_row];
         const float value = value_b < value_a ? value_b : value_a;
         const int64_t action = data.actions[transition];
-        const float goal = data.rewards[transition] + data.discounts[transition] * value;
+        const float discount = data.discounts[transition];
+        const float reward = (data.rewards[transition] - (1.0f - discount) * data.return_shift) * data.return_factor;
+        const float goal = reward + discount * value;
         const float change = hyper.critic_step_size * (goal - q[action * n + row]);
         workspace.target[action * n + row] += change / (rows.weight[row] * static_cast<float>(batch_size));
         squared_error += static_cast<double>(change) * change;
@@ -95,8 +97,8 @@ FitResult train_critic(const Shape& shape, const Hyperparameters& hyper, const T
     Network* b = &role_b;
     Rows& rows = workspace.rows;
     Rows& next = workspace.next_rows;
-    gather(shape, data.next_observations, batch, batch_size, next, workspace);
-    gather(shape, data.observations, batch, batch_size, rows, workspace);
+    gather(shape, data.next_observations, data, batch, batch_size, next, workspace);
+    gather(shape, data.observations, data, batch, batch_size, rows, workspace);
     clear_gradient(shape, workspace);
 
     const int n_actions = n_outputs(shape);
@@ -137,7 +139,7 @@ FitResult train_actor(const Shape& shape, const Hyperparameters& hyper, const Tr
                       int batch_size, Network& actor, const float* q, Workspace& workspace) {
     const FlushDenormals scope;
     Rows& rows = workspace.rows;
-    gather(shape, data.observations, batch, batch_size, rows, workspace);
+    gather(shape, data.observations, data, batch, batch_size, rows, workspace);
     clear_gradient(shape, workspace);
     forward(shape, actor.parameters, rows, workspace);
     const int n_actions = n_outputs(shape);

@@ -39,6 +39,12 @@ struct Transitions {
     const float* discounts;
     const bool* masks;       // [n][n_actions]: which actions are allowed in the state; null: all
     const bool* next_masks;  // the same for the next state
+    // Networks see (x - shift) * factor of dense observations; null: the observations themselves.
+    const float* shift;
+    const float* factor;
+    // They learn (Q - return_shift) * return_factor, from rewards that are changed accordingly.
+    float return_shift;
+    float return_factor;
 };
 
 // How the actor follows a critic: from pi(s, .) and Q'(s, .) to the policy it is fitted to. Actions that are not allowed

@@ -88,6 +88,13 @@ const bool* check_masks(const char* name, const Masks& masks, int64_t n, int n_a
     return masks->data();
 }
 
+// How observations are scaled; state numbers are not.
+const float* check_scales(const char* name, const std::optional<ConstFloats>& scales, const Shape& shape) {
+    if (!scales || shape.one_hot) return nullptr;
+    expect_size(name, scales->size(), shape.sizes[0]);
+    return scales->data();
+}
+
 ActorRule find_rule(const Kernel& kernel, const std::string& name) {
     if (name.empty()) return nullptr;
     for (const NamedRule* known = kernel.rules; known->name; ++known)
@@ -102,7 +109,8 @@ std::tuple<double, double, double> epoch(Engine& engine, Observations observatio
                                          Ints active, int critic_iterations, int fit_steps, double critic_step_size,
                                          double learning_rate, double actor_learning_rate,
                                          const std::string& actor_rule, double actor_parameter, bool cross_entropy,
-                                         double prior_scale) {
+                                         double prior_scale, std::optional<ConstFloats> shift,
+                                         std::optional<ConstFloats> factor, double return_shift, double return_factor) {
     const Shape& shape = engine.shape(false);
     const int64_t n = check_observations("observations", observations, shape);
     if (check_observations("next_observations", next_observations, shape) != n)
@@ -143,7 +151,12 @@ std::tuple<double, double, double> epoch(Engine& engine, Observations observatio
                              rewards.data(),
                              discounts.data(),
                              check_masks("masks", masks, n, n_actions),
-                             check_masks("next_masks", next_masks, n, n_actions)};
+                             check_masks("next_masks", next_masks, n, n_actions),
+                             check_scales("shift", shift, shape),
+                             check_scales("factor", factor, shape),
+                             static_cast<float>(return_shift),
+                             static_cast<float>(return_factor)};
+    if (!arguments.transitions.shift != !arguments.transitions.factor) fail("shift and factor belong together");
     arguments.batches = batches.data();
     arguments.critics = critics.data();
     arguments.n_trained = static_cast<int>(batches.shape(0));
@@ -238,7 +251,8 @@ NB_MODULE(_native, m) {
              nb::arg("critics"), nb::arg("actor").none(), nb::arg("critic_networks"), nb::arg("priors"),
              nb::arg("active"), nb::arg("critic_iterations"), nb::arg("fit_steps"), nb::arg("critic_step_size"),
              nb::arg("learning_rate"), nb::arg("actor_learning_rate"), nb::arg("actor_rule"),
-             nb::arg("actor_parameter"), nb::arg("cross_entropy"), nb::arg("prior_scale"))
+             nb::arg("actor_parameter"), nb::arg("cross_entropy"), nb::arg("prior_scale"), nb::arg("shift").none(),
+             nb::arg("factor").none(), nb::arg("return_shift"), nb::arg("return_factor"))
         .def("predict", &predict, nb::arg("actor"), nb::arg("parameters"), nb::arg("observations"), nb::arg("out"))
         .def_prop_ro("instruction_set", [](const Engine& engine) { return std::string(engine.kernel().name); })
         .def_prop_ro("n_threads", &Engine::threads);

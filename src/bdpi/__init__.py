@@ -5,7 +5,8 @@
 >>> agent.learn(20_000)  # doctest: +SKIP
 
 Importing the package also registers its environments with Gymnasium: ``Table-v0``, ``TableLong-v0``, ``TableSafe-v0``,
-``Hallway-v0``.
+``Hallway-v0``, ``PendulumTorques-v0``, ``PendulumIncrements-v0``, ``MiniGridVector-Empty-v0``,
+``MiniGridVector-DoorKey-v0``.
 """
 
 from importlib import import_module

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -34,8 +35,9 @@ from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.agents.saving import SavingAlgorithm
 from bdpi.learner import Hyperparameters, Transitions, native
-from bdpi.learner.interface import BoolArray, FloatArray, IntArray
+from bdpi.learner.interface import BoolArray, EpochMetrics, FloatArray, IntArray
 from bdpi.learner.rules import ActorRule, check_rule
+from bdpi.learner.scales import Scales, scale_returns
 from bdpi.learner.torch import Precision, dtype_of
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
@@ -65,6 +67,10 @@ class EnsembleAlgorithm(SavingAlgorithm):
     :param fit_steps: Adam steps per fit of a network; 20 if None (1 where there are pictures)
     :param critic_step_size: alpha, how far Q-values move towards their new estimate in one iteration. Lower values
         average over more transitions, which noisy rewards may need.
+    :param scale_observations: have networks see numbers between -1 and 1, by the range observed so far, so that any
+        unit will do. Pictures and state numbers are never scaled. A ``VecNormalize`` does it instead.
+    :param return_size: the size that returns have for the networks: rewards are scaled by what was observed, so that
+        any unit will do. None: they are as they are. A ``VecNormalize`` that normalises rewards does it instead.
     :param policy_kwargs: arguments of the policy, for instance ``dict(net_arch=[256])``
     :param stats_window_size: episodes over which the logged mean return is taken
     :param tensorboard_log: folder for TensorBoard; no such log if None
@@ -116,6 +122,8 @@ class EnsembleAlgorithm(SavingAlgorithm):
         critic_iterations: int = 4,
         fit_steps: int | None = None,
         critic_step_size: float = 0.2,
+        scale_observations: bool = False,
+        return_size: float | None = None,
         policy_kwargs: dict[str, Any] | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
@@ -162,6 +170,10 @@ class EnsembleAlgorithm(SavingAlgorithm):
         #: ``fit_steps`` is 1 by default with pictures in a Dict, too; agents that were saved without this have 20
         self._one_step_on_dicts = True
         self.critic_step_size = critic_step_size
+        self.scale_observations = scale_observations
+        self.return_size = return_size
+        #: the epoch before which scales are estimated again
+        self._scales_due = 0
         self.learner_choice: LearnerChoice = learner
         self.precision: Precision = precision
         self.n_threads = n_threads
@@ -213,6 +225,9 @@ class EnsembleAlgorithm(SavingAlgorithm):
         if self.fit_steps is not None:
             checks.check_integer("fit_steps", self.fit_steps, 1)
         checks.check_number("critic_step_size", self.critic_step_size, 0, 1)
+        checks.check_truth("scale_observations", self.scale_observations)
+        if self.return_size is not None:
+            checks.check_number("return_size", self.return_size, 0)
         checks.check_integer("gradient_steps", self.gradient_steps, -1)
         check_choice(self.learner_choice)
         dtype_of(self.precision)
@@ -239,6 +254,8 @@ class EnsembleAlgorithm(SavingAlgorithm):
         self.replay_buffer_class = DictTransitionBuffer if is_dict else TransitionBuffer
         self.replay_buffer_kwargs = {"gamma": self.gamma}
         super()._setup_model()
+        if self._scales_observations():
+            self.policy.scales = Scales.unknown(len(self.policy.scales.shift))
         self.agent_learner = self._make_learner()
         if self.policy.actor is not None and self.agent_learner.actor_parameters is not None:
             self._act_with(self.agent_learner.actor_parameters)
@@ -338,11 +355,46 @@ class EnsembleAlgorithm(SavingAlgorithm):
         largest = max(1.0, float(np.abs(transitions.rewards).max()))
         return abs(q) * (1 - self.gamma) > DIVERGED * largest
 
+    def _scales_observations(self) -> bool:
+        normalizer = self._vec_normalize_env
+        return self.scale_observations and not (normalizer is not None and normalizer.norm_obs)
+
+    def _estimate_scales(self) -> None:
+        """Fit the scales to the replay memory: when there is twice as much experience as the last time, or when a
+        first reward that is not 0 shows what size rewards have."""
+        normalizer, scales = self._vec_normalize_env, self.policy.scales
+        scales_returns = self.return_size is not None and not (normalizer is not None and normalizer.norm_reward)
+        is_due = self._n_updates >= self._scales_due
+        finds_reward = scales_returns and not scales.knows_returns and bool(np.any(self.replay_buffer.rewards))
+        if not is_due and not finds_reward:
+            return
+        if is_due and self._scales_observations():
+            scales = self.agent_learner.scaled_to_range(
+                self.replay_buffer.next_observations_held(), is_first=self._scales_due == 0
+            )
+        if scales_returns:
+            assert self.return_size is not None
+            scales = scale_returns(scales, self.replay_buffer.returns_to_go(), self.return_size)
+        if is_due:
+            self._scales_due = 2 * self._n_updates + self.batch_size
+        if scales is not self.policy.scales:
+            with self.acting():
+                self.agent_learner.set_scales(scales)
+
+    def _in_user_units(self, metrics: EpochMetrics) -> EpochMetrics:
+        scales = self.policy.scales
+        return replace(
+            metrics,
+            critic_loss=metrics.critic_loss / scales.return_factor**2,
+            mean_q=metrics.mean_q / scales.return_factor + scales.return_shift,
+        )
+
     def _epoch(self, hyperparameters: Hyperparameters, batch_size: int) -> None:
         assert self._generator is not None
         n_trained = self.critics_per_step or self.n_critics
         critics = self._generator.permutation(self.n_critics)[:n_trained]
         batches = self.replay_buffer.draw(self._generator, (n_trained, batch_size), self.demonstration_share)
+        self._estimate_scales()
         transitions, batches = self.agent_learner.prepare(
             self.replay_buffer.transitions(), batches, self._vec_normalize_env
         )
@@ -350,6 +402,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         if diagnose:
             before, _ = self.agent_learner.opinions(transitions, batches[0])
         metrics = self.agent_learner.learner.epoch(transitions, batches, critics, hyperparameters)
+        metrics = self._in_user_units(metrics)
         has_exploded = diagnose and self._is_beyond_all_rewards(metrics.mean_q, transitions)
         if has_exploded or not np.isfinite(metrics.critic_loss):
             largest = np.abs(transitions.rewards[batches]).max()

@@ -18,6 +18,7 @@ from bdpi.agents.journal import Step
 from bdpi.agents.spaces import shift_to_zero
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
+from bdpi.learner.scales import returns_to_go
 
 
 def _stacked(values: list[Any]) -> Any:
@@ -147,6 +148,22 @@ class _Transitions(_Base):
         if shown < batch_size:
             parts.append(rng.integers(0, len(self), size=(batches, batch_size - shown)))
         return np.concatenate(parts, axis=1)
+
+    def returns_to_go(self) -> NDArray[np.float64]:
+        """The return from each transition held to the end of its episode, or to the last one of it that is held."""
+        order = np.roll(np.arange(self.size()), -self.pos if self.full else 0)  # oldest first
+        columns = self.rewards, self.discounts, self.dones
+        own = returns_to_go(*(column[order] for column in columns))
+        return np.concatenate([own, returns_to_go(*(column[self.buffer_size :] for column in columns))])
+
+    def next_observations_held(self) -> Observations:
+        """The next observations of all transitions held, demonstrations too."""
+
+        def held(array: NDArray[Any]) -> NDArray[Any]:
+            rows = np.concatenate([array[: self.size()], array[self.buffer_size :]])
+            return rows.reshape(-1, *array.shape[2:])
+
+        return _map(held, self.next_observations)
 
     def transitions(self) -> Transitions:
         """All transitions held, oldest position first, without copying; demonstrations behind them."""

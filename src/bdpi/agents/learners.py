@@ -15,7 +15,7 @@ from torch import nn
 
 from bdpi.agents.buffers import gather
 from bdpi.agents.policies import BDPIPolicy, mask_probabilities
-from bdpi.agents.spaces import NativeInputs
+from bdpi.agents.spaces import NativeInputs, scaled
 from bdpi.learner import Learner, LearnerState, Transitions, fused, native, nvrtc
 from bdpi.learner.cohort import current_cohorts
 from bdpi.learner.functional import bind_parameters, flatten_parameters
@@ -24,6 +24,7 @@ from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.rules import ActorRule
 from bdpi.learner.rules.counterpart import check_counterpart
+from bdpi.learner.scales import Scales, rescale_critics, scale_to_range
 from bdpi.learner.tabular import TabularLearner, allowed
 from bdpi.learner.torch import Precision, TorchLearner, dtype_of
 
@@ -39,12 +40,14 @@ class AgentLearner:
 
     :param learner: any learner
     :param inputs: from replay arrays to the learner's arrays; None where it takes the replay arrays themselves
+    :param policy: whose networks are trained; has their scales
     :param has_actor: the agent follows an actor; else it follows its critics
     """
 
-    def __init__(self, learner: Learner, inputs: NativeInputs | None, has_actor: bool) -> None:
+    def __init__(self, learner: Learner, inputs: NativeInputs | None, policy: BDPIPolicy, has_actor: bool) -> None:
         self.learner = learner
         self.has_actor = has_actor
+        self._policy = policy
         #: that the policy's network shares with the learner, which changes them
         self.actor_parameters: torch.Tensor | None = None
         self._inputs = inputs
@@ -63,18 +66,51 @@ class AgentLearner:
                 observations=inputs(transitions.observations),
                 next_observations=inputs(transitions.next_observations),
             )
-        return transitions, batches
+        return dataclasses.replace(transitions, scales=self._scales_of_inputs()), batches
+
+    def _scales_of_inputs(self) -> Scales:
+        """The policy's scales, for all inputs of a native learner's networks; those that are one-hot have none."""
+        scales = self._policy.scales
+        if self._inputs is None or len(scales.shift):
+            return scales
+        unscaled = Scales.none(self._inputs.size)
+        return dataclasses.replace(scales, shift=unscaled.shift, factor=unscaled.factor)
+
+    def scaled_to_range(self, observations: Observations, is_first: bool) -> Scales:
+        """The policy's scales, those of inputs made for these observations, too.
+
+        :param is_first: they were not made for any before
+        """
+        before = self._policy.scales
+        keys = self._policy.scaled_parts
+        parts = [observations[key] for key in keys] if isinstance(observations, dict) else [observations] * len(keys)  # type: ignore[index]
+        if not parts:
+            return before
+        return scale_to_range(before, np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1), is_first)
+
+    def set_scales(self, scales: Scales) -> None:
+        """Have networks see the world by other scales; Q-values in the user's units stay what they are."""
+        before = self._policy.scales
+        if before.knows_returns:
+            state = {name: array.copy() for name, array in self.learner.state_dict().items()}
+            rescale_critics(state, before, scales, self._policy.last_layer_size, self._policy.n_actions)
+            self.learner.load_state_dict(state)
+        self._policy.scales = scales
+
+    def _seen(self, observations: Observations) -> Observations:
+        """Zero-based observations as the learner predicts from them."""
+        return observations if self._inputs is None else scaled(self._inputs, observations, self._policy.scales)
 
     def q_values(self, observations: Observations) -> FloatArray:
-        """Q_A(s, .) of every critic for zero-based observations, (n_critics, n, n_actions)."""
-        return self.learner.q_values(observations if self._inputs is None else self._inputs(observations))
+        """Q_A(s, .) of every critic for zero-based observations, (n_critics, n, n_actions), in the user's units."""
+        return self._policy.scales.q_values(self.learner.q_values(self._seen(observations)))
 
     def behaviour(self, observations: Observations, masks: BoolArray | None = None) -> FloatArray:
         """What the agent does in zero-based observations: probabilities, (n, n_actions).
 
         :param masks: which actions are allowed; an actor's probabilities are for the caller to mask
         """
-        return self._behaviour(observations if self._inputs is None else self._inputs(observations), masks)
+        return self._behaviour(self._seen(observations), masks)
 
     def _behaviour(self, inputs: Observations, masks: BoolArray | None) -> FloatArray:
         if self.has_actor:
@@ -87,6 +123,8 @@ class AgentLearner:
         """For the states of a prepared batch: what the agent does, and each critic's greedy action (n_critics, n)."""
         stored = transitions.observations
         states = {key: part[batch] for key, part in stored.items()} if isinstance(stored, dict) else stored[batch]
+        if self._inputs is not None and transitions.scales is not None and not self._inputs.one_hot:
+            states = transitions.scales.inputs(np.asarray(states))
         masks = None if transitions.masks is None else transitions.masks[batch]
         behaviour = mask_probabilities(self._behaviour(states, masks), masks)
         return behaviour, allowed(self.learner.q_values(states), masks).argmax(axis=2)
@@ -106,7 +144,7 @@ def tabular_learner(policy: BDPIPolicy, n_critics: int) -> AgentLearner:
     """Tables, for Discrete observations; the policy acts from the actor's table."""
     inputs = NativeInputs(policy.input_space, policy.normalize_images)
     learner = TabularLearner(inputs.size, policy.n_actions, n_critics)
-    return _follow(policy, AgentLearner(learner, inputs, has_actor=True))
+    return _follow(policy, AgentLearner(learner, inputs, policy, has_actor=True))
 
 
 def network_learner(
@@ -201,7 +239,7 @@ def network_learner(
             )
         if learner.actor is not None and actor_parameters is None:
             actor_parameters = learner.actor.parameters
-    agent_learner = AgentLearner(learner, inputs, has_actor=policy.actor is not None)
+    agent_learner = AgentLearner(learner, inputs, policy, has_actor=policy.actor is not None)
     if policy.actor is None or actor_parameters is None:
         return _follow(policy, agent_learner)
     bind_parameters(policy.actor, actor_parameters)

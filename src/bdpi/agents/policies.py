@@ -21,9 +21,10 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
-from bdpi.agents.spaces import NativeInputs, preprocess, shift_to_zero, zero_based
+from bdpi.agents.spaces import NativeInputs, preprocess, scaled_parts, shift_to_zero, zero_based
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 from bdpi.learner.native import MAX_LAYERS
+from bdpi.learner.scales import Scales
 
 
 def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
@@ -75,12 +76,14 @@ class Network(nn.Sequential):
         self, extractor: BaseFeaturesExtractor, hidden: list[int], n_actions: int, activation: type[nn.Module]
     ) -> None:
         super().__init__(extractor, *create_mlp(extractor.features_dim, n_actions, hidden, activation))
+        self.features_dim = extractor.features_dim
 
 
 class BDPIPolicy(BasePolicy):
     """The actor, and the recipe for critics.
 
     While an agent learns, ``actor`` shares its memory with the agent's learner. The critics live in the learner only.
+    The scales that networks see observations and returns by are part of the policy, and of its ``state_dict``.
     An agent without an actor sets ``actor`` to None and ``behaviour`` to what it follows instead.
 
     :param observation_space: Observation space
@@ -125,7 +128,16 @@ class BDPIPolicy(BasePolicy):
         _check_net_arch(self.net_arch)
         self.actor_arch, self.critic_arch = (list(map(int, part)) for part in get_actor_critic_arch(self.net_arch))
         self.n_actions = int(action_space.n)
+        #: how many numbers of which parts of an observation are scaled, see :func:`bdpi.agents.spaces.scaled_parts`
+        self.scaled_parts = scaled_parts(self.input_space)
+        self.register_buffer("observation_shift", torch.zeros(sum(self.scaled_parts.values())))
+        self.register_buffer("observation_factor", torch.ones(sum(self.scaled_parts.values())))
+        #: shift, factor, and whether they were estimated
+        self.register_buffer("return_scale", torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+        self._scales = Scales.none(len(self.observation_shift))
+        self.register_load_state_dict_post_hook(type(self)._read_scales)  # type: ignore[no-untyped-call]
         self.actor: Network | None = self._make_network(self.actor_arch)
+        self._features_dim = int(self.actor.features_dim)
         #: from zero-based observations and masks to probabilities, where there is no actor
         self.behaviour: Callable[[Any, BoolArray | None], FloatArray] | None = None
         #: which actions the next prediction may choose, (n, n_actions); None: all
@@ -136,6 +148,12 @@ class BDPIPolicy(BasePolicy):
     def _make_network(self, hidden: list[int]) -> Network:
         extractor = self.features_extractor_class(self.input_space, **self.features_extractor_kwargs)
         return Network(extractor, hidden, self.n_actions, self.activation_fn)
+
+    @property
+    def last_layer_size(self) -> int:
+        """How many parameters the last layer of a critic has: its weights, then one bias per action."""
+        inputs = self.critic_arch[-1] if self.critic_arch else self._features_dim
+        return (inputs + 1) * self.n_actions
 
     def make_critic(self) -> Network:
         """A new, randomly initialised Q-network."""
@@ -148,7 +166,38 @@ class BDPIPolicy(BasePolicy):
 
     def preprocess(self, observations: Any) -> Any:
         """Zero-based observation tensors as network inputs."""
-        return preprocess(observations, self.input_space, self.normalize_images)
+        inputs = preprocess(observations, self.input_space, self.normalize_images)
+        first = 0
+        for key, size in self.scaled_parts.items():
+            part = inputs if key is None else inputs[key]
+            shift, factor = (
+                each[first : first + size].view(part.shape[1:])
+                for each in (self.observation_shift, self.observation_factor)
+            )
+            part = (part - shift) * factor
+            if key is None:
+                return part
+            inputs[key] = part
+            first += size
+        return inputs
+
+    @property
+    def scales(self) -> Scales:
+        """How networks see observations (all numbers of all parts that are scaled, side by side) and returns."""
+        return self._scales
+
+    @scales.setter
+    def scales(self, scales: Scales) -> None:
+        self._scales = scales
+        self.observation_shift.copy_(torch.as_tensor(scales.shift))
+        self.observation_factor.copy_(torch.as_tensor(scales.factor))
+        self.return_scale.copy_(torch.tensor([scales.return_shift, scales.return_factor, scales.knows_returns]))
+
+    def _read_scales(self, *_: Any) -> None:
+        """After ``load_state_dict``."""
+        shift, factor = (each.cpu().numpy().copy() for each in (self.observation_shift, self.observation_factor))
+        return_shift, return_factor, knows_returns = self.return_scale.tolist()
+        self._scales = Scales(shift, factor, return_shift, return_factor, bool(knows_returns))
 
     def native_inputs(self) -> NativeInputs | None:
         """How to feed the native learner, or None where the networks are more than multi-layer perceptrons."""

@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
+from stable_baselines3.common.env_util import is_wrapped, unwrap_wrapper
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
@@ -122,7 +123,7 @@ class Population:
         self._lock = threading.Lock()
         self._ended: list[threading.Event] = []
 
-    def _add(self, env: Maker, make: Callable[[Monitor[Any, Any]], EnsembleAlgorithm]) -> None:
+    def _add(self, env: Maker, make: Callable[[gym.Env[Any, Any]], EnsembleAlgorithm]) -> None:
         """Make an agent, and its environment."""
         with self._cohorts.making() as members:
             made = _make(env, self.agents)
@@ -261,7 +262,7 @@ def _check_maker(env: Any) -> None:
         raise ValueError(f"{wanted}, got {env!r}")
 
 
-def _make(env: Maker, others: list[EnsembleAlgorithm]) -> Monitor[Any, Any]:
+def _make(env: Maker, others: list[EnsembleAlgorithm]) -> gym.Env[Any, Any]:
     """The environment of an agent.
 
     :param others: agents that have one
@@ -273,9 +274,9 @@ def _make(env: Maker, others: list[EnsembleAlgorithm]) -> Monitor[Any, Any]:
         made = env()
     if not isinstance(made, gym.Env):
         raise ValueError(f"env must make a Gymnasium environment, for agent {len(others)} it made {made!r}")
-    if any(monitor_of(other).env is made for other in others):
+    if any(made in (other.get_env().envs[0], monitor_of(other).env) for other in others):  # type: ignore[union-attr]
         raise ValueError(f"env must make a new environment each time, agent {len(others)} got that of another agent")
-    return Monitor(made)
+    return made if is_wrapped(made, Monitor) else Monitor(made)
 
 
 def _check_autosave(agent: EnsembleAlgorithm, others: list[EnsembleAlgorithm]) -> None:
@@ -315,7 +316,7 @@ def _agent(
     policy: str,
     place: torch.device,
     arguments: dict[str, Any],
-    env: Monitor[Any, Any],
+    env: gym.Env[Any, Any],
 ) -> EnsembleAlgorithm:
     """An agent whose networks are at a place, unless they are small, which are faster on the CPU."""
     if "device" in arguments:
@@ -328,7 +329,9 @@ def _agent(
 
 def monitor_of(agent: EnsembleAlgorithm) -> Monitor[Any, Any]:
     """What counts the episodes of an agent of a population."""
-    return agent.get_env().envs[0]  # type: ignore[union-attr, no-any-return]
+    monitor = unwrap_wrapper(agent.get_env().envs[0], Monitor)  # type: ignore[union-attr]
+    assert isinstance(monitor, Monitor)
+    return monitor
 
 
 def _saved(folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from bdpi.agents.policies import BDPIPolicy
-from bdpi.agents.spaces import NativeInputs, shift_to_zero
+from bdpi.agents.spaces import NativeInputs, scaled, shift_to_zero
 from bdpi.learner.interface import FloatArray
 from bdpi.learner.perceptron import Perceptron
 
@@ -22,13 +22,13 @@ class QuickActor:
     """
 
     def __init__(self, policy: BDPIPolicy, inputs: NativeInputs, parameters: Tensor) -> None:
-        self._space, self._inputs = policy.observation_space, inputs
+        self._policy, self._space, self._inputs = policy, policy.observation_space, inputs
         sizes = [inputs.size, *policy.actor_arch, policy.n_actions]
         self._network = Perceptron(parameters.numpy(), sizes, inputs.one_hot, policy.activation_fn is nn.Tanh)
 
     def __call__(self, observations: Any) -> FloatArray:
         """pi(.|s) for a batch of observations, (n, n_actions)."""
-        y = self._network(self._inputs(shift_to_zero(observations, self._space)))
+        y = self._network(scaled(self._inputs, shift_to_zero(observations, self._space), self._policy.scales))
         e = np.exp(y - y.max(axis=1, keepdims=True))
         result: FloatArray = e / e.sum(axis=1, keepdims=True)
         return result

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.preprocessing import is_image_space, maybe_transpose, preprocess_obs
 
 from bdpi.learner.interface import Observations
+from bdpi.learner.scales import Scales
 
 
 def zero_based(space: spaces.Space[Any]) -> spaces.Space[Any]:
@@ -63,6 +64,18 @@ def preprocess(observations: Any, space: spaces.Space[Any], normalize_images: bo
     return preprocess_obs(observations, space, normalize_images=normalize_images)
 
 
+def is_scaled(space: spaces.Space[Any]) -> bool:
+    """Whether an agent scales these observations: numbers, but no pictures and nothing that becomes one-hot."""
+    return isinstance(space, spaces.Box) and len(space.shape) != 3
+
+
+def scaled_parts(space: spaces.Space[Any]) -> dict[str | None, int]:
+    """How many numbers of which parts of a space are scaled, by the keys of a Dict; the only part of others is None."""
+    if isinstance(space, spaces.Dict):
+        return {key: int(np.prod(part.shape or ())) for key, part in space.spaces.items() if is_scaled(part)}
+    return {None: int(np.prod(space.shape or ()))} if is_scaled(space) else {}
+
+
 class NativeInputs:
     """From replay arrays to the arrays of the native learner: state numbers, or float32 rows."""
 
@@ -91,3 +104,9 @@ class NativeInputs:
         if not self.direct:
             array = preprocess(torch.as_tensor(array), self.space, self.normalize_images).numpy()
         return np.ascontiguousarray(array.reshape(len(array), -1), dtype=np.float32)
+
+
+def scaled(inputs: NativeInputs, observations: Observations, scales: Scales) -> NDArray[Any]:
+    """Observations as the networks of a native learner see them."""
+    rows = inputs(observations)
+    return scales.inputs(rows) if len(scales.shift) else rows

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import WrapperSpec
 
 from bdpi.envs.control_loop import ControlLoop
 from bdpi.envs.table import Table
@@ -31,6 +32,26 @@ def register() -> None:
             gym.register(env_id, entry_point=entry_point, max_episode_steps=steps, reward_threshold=90.0)
     if "Hallway-v0" not in gym.registry:  # the paper's BDPI ends at a return of 0.93
         gym.register("Hallway-v0", entry_point="bdpi.envs.hallway:Hallway", max_episode_steps=500, reward_threshold=0.9)
+    for env_id, wrapper, module, arguments in (
+        ("PendulumTorques-v0", "DiscreteAction", "discrete_action", {"n": 5}),
+        ("PendulumIncrements-v0", "IncrementalAction", "incremental", {}),
+    ):
+        if env_id not in gym.registry:
+            spec = WrapperSpec(wrapper, f"bdpi.envs.wrappers.{module}:{wrapper}", arguments)
+            pendulum = gym.spec("Pendulum-v1")
+            gym.register(
+                env_id,
+                entry_point=pendulum.entry_point,
+                max_episode_steps=pendulum.max_episode_steps,
+                additional_wrappers=(spec,),  # around the time limit, which counts real steps
+            )
+    for env_id, function, steps in (
+        ("MiniGridVector-Empty-v0", "empty", 256),
+        ("MiniGridVector-DoorKey-v0", "door_key", 250),
+    ):
+        if env_id not in gym.registry:  # the reward of reaching the goal shrinks from 1 to 0.1 with the steps
+            entry_point = f"bdpi.envs.minigrid_vector:{function}"
+            gym.register(env_id, entry_point=entry_point, max_episode_steps=steps, reward_threshold=0.9)
 
 
 def __getattr__(name: str) -> Any:

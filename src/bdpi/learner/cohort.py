@@ -36,6 +36,7 @@ from bdpi.learner.interface import (
 from bdpi.learner.lanes import FEW, Lane
 from bdpi.learner.memory import NAMES, TensorTransitions
 from bdpi.learner.perceptron import Perceptron
+from bdpi.learner.scales import Scales
 from bdpi.learner.streams import LAUNCHING
 from bdpi.learner.torch import AdamTensors, numbers_of
 
@@ -237,12 +238,15 @@ class Cohort:
         memory = self._memory if requests[0].has_masks else replace(self._memory, masks=None, next_masks=None)
         desk = lane.desk(requests[0].transitions, requests[0].batches.shape)
         there = desk.there.arrays
-        members, batches, order, rates = (there[name] for name in ("members", "batches", "order", "rates"))
+        names = "members", "batches", "order", "rates", "scales"
+        members, batches, order, rates, scales = (there[name] for name in names)
+        unscaled = Scales.none(self.networks.critic_sizes[0])
         for number, request in enumerate(requests):
             members[number] = request.member.slot
             batches[number] = request.batches
             order[number] = request.critics
             rates[number] = request.member.plan(request.hyperparameters).rates
+            scales[number] = (request.transitions.scales or unscaled).packed()
         count = self._gather(requests, there)
         desk.there.send()
         if count:

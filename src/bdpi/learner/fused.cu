@@ -15,6 +15,7 @@
 // Hyperparameters; flags: WHOLE, ONE_HOT, RELU, MASKED, IMITATION, CROSS_ENTROPY. Further, in comments: R runs in
 // memory, S of them take part in an epoch (`members`), C critics, K of them trained, M places in a replay memory, P
 // parameters. `rates` are, for each run, the learning rates of critics and actor, alpha, the parameter of the rule.
+// `scales` are what Scales.packed says: networks see (x - shift) factor, and learn (Q - shift) factor.
 
 #ifndef EMULATED
 #if GROUP > 1
@@ -237,6 +238,7 @@ KERNEL train_critics(
     const Observation *observations, const Integer *actions, const float *rewards, const float *discounts,  // (R, M, ...)
     const Observation *next_observations, const Byte *next_masks,
     const int *members, const int *batches, const int *critics, const double *rates,  // (S,) (S, K, N) (S, K) (S, 4)
+    const float *all_scales,  // (S, 2 I + 2)
     float *targets, float *metrics,  // out: (S, K, N, A), (S, K, 3): losses, those of the actor, mean Q-values
     float *acting, Integer *acting_active,  // out: copies of `parameters` and `active` on the host, or null
     int M, int C, int K) {
@@ -247,6 +249,8 @@ KERNEL train_critics(
     const int first = int(active[critic]);
     const double learning_rate = rates[slot * 4];
     const float alpha = float(rates[slot * 4 + 2]);
+    const float *scales = all_scales + slot * (2 * I + 2);
+    const float return_shift = scales[2 * I], return_factor = scales[2 * I + 1];
     Inputs x;
 #if ONE_HOT
     read_states(s.states, observations, batch, memory);
@@ -281,13 +285,13 @@ KERNEL train_critics(
             }
         }
 #else
-        x.read(s, next_observations, batch, memory);
+        x.read(s, next_observations, batch, memory, scales);
         meet();
         evaluate(s, x, part, meeting, q_b);
         load(s.network, part, parameters + at, first_moment + at, second_moment + at);
         meet();
         evaluate(s, x, part, meeting, q_a);
-        x.read(s, observations, batch, memory);
+        x.read(s, observations, batch, memory, scales);
         meet();
         evaluate(s, x, part, meeting, q);
 #endif
@@ -304,7 +308,8 @@ KERNEL train_critics(
                 if (a == best) value = fminf(q_a[k][a], q_b[k][a]);
                 if (a == action) before = q[k][a];
             }
-            const float change = alpha * (rewards[at] + discounts[at] * value - before);
+            const float reward = (rewards[at] - (1.0f - discounts[at]) * return_shift) * return_factor;
+            const float change = alpha * (reward + discounts[at] * value - before);
 #pragma unroll
             for (int a = 0; a < A; a++) {
                 wanted[k][a] = q[k][a] + (a == action ? change : 0.0f);
@@ -343,7 +348,7 @@ KERNEL train_critics(
 KERNEL train_actor(
     float *parameters, float *first_moment, float *second_moment, Integer *steps,  // (R, P), (R,)
     const Observation *observations, const Byte *masks, const int *members, const int *batches,  // as above
-    const double *rates, const float *q_values, float *metrics,
+    const double *rates, const float *all_scales, const float *q_values, float *metrics,
     float *acting,  // out: a copy of `parameters` on the host, or null
     int M, int K) {
     auto &s = shared<Shared>();
@@ -351,6 +356,7 @@ KERNEL train_actor(
     const Integer run = members[slot], memory = run * M;
     const double learning_rate = rates[slot * 4 + 1];
     const float parameter = float(rates[slot * 4 + 3]);
+    const float *scales = all_scales + slot * (2 * I + 2);
     load(s.network, part, parameters + run * P, first_moment + run * P, second_moment + run * P);
     const Integer count = steps[run];
     if (GROUP > 1) meet_group();
@@ -373,7 +379,7 @@ KERNEL train_actor(
             for (int a = 0; a < A; a++)
                 if (thread() + k * THREADS < N) scores[k][a] = s.q[0][a][s.states[thread() + k * THREADS]];
 #else
-        x.read(s, observations, batch, memory);
+        x.read(s, observations, batch, memory, scales);
         meet();
         evaluate(s, x, part, meeting, scores);
 #endif

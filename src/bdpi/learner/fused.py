@@ -93,6 +93,7 @@ class EpochTensors:
     :param batches: (S, K, N)
     :param order: which critics are trained, (S, K)
     :param rates: see :func:`bdpi.learner.torch.numbers_of`, (S, 4)
+    :param scales: see :meth:`bdpi.learner.scales.Scales.packed`, (S, 2 I + 2)
     :param q: what the actor follows, (S, K, N, A)
     :param metrics: loss of a critic, of the actor that follows it, mean Q-value: (S, K, 3)
     """
@@ -101,6 +102,7 @@ class EpochTensors:
     batches: Tensor
     order: Tensor
     rates: Tensor
+    scales: Tensor
     q: Tensor
     metrics: Tensor
 
@@ -164,7 +166,7 @@ class FusedNetworks:
         arguments = [
             *(critics.parameters, critics.first_moment, critics.second_moment, critics.steps, active),
             *(memory.observations, memory.actions, memory.rewards, memory.discounts, memory.next_observations),
-            *(memory.next_masks, inputs.members, inputs.batches, inputs.order, inputs.rates),
+            *(memory.next_masks, inputs.members, inputs.batches, inputs.order, inputs.rates, inputs.scales),
             *(inputs.q, inputs.metrics, *acting, memory.actions.shape[1], active.shape[1], n_trained),
         ]
         self._launch("train_critics", sizes, runs, n_trained * sizes["GROUP"], arguments)
@@ -188,7 +190,7 @@ class FusedNetworks:
         sizes = self._sizes("train_actor", memory, batch_size, hyperparameters)
         arguments = [
             *(actor.parameters, actor.first_moment, actor.second_moment, actor.steps),
-            *(memory.observations, memory.masks, inputs.members, inputs.batches, inputs.rates),
+            *(memory.observations, memory.masks, inputs.members, inputs.batches, inputs.rates, inputs.scales),
             *(inputs.q, inputs.metrics, acting, memory.actions.shape[1], n_trained),
         ]
         self._launch("train_actor", sizes, runs, sizes["GROUP"], arguments)
@@ -320,9 +322,10 @@ class FusedLearner(TorchLearner):
 
         super().__init__(actor, critic, state, device, preprocess)
         self._networks = networks
+        self._n_scaled = inputs
 
     def _epoch(self, inputs: list[Tensor], memory: TensorTransitions, hyperparameters: Hyperparameters) -> Tensor:
-        batches, order, rates = (tensor.unsqueeze(0) for tensor in inputs)
+        batches, order, rates, scales = (tensor.unsqueeze(0) for tensor in inputs)
         columns = {name: None if part is None else part.unsqueeze(0) for name, part in vars(memory).items()}
         of_one_run = TensorTransitions(**columns)  # type: ignore[arg-type]
         actor = None if self.actor is None else self.actor.select(None)
@@ -331,6 +334,7 @@ class FusedLearner(TorchLearner):
             batches.int(),
             order.int(),
             rates,
+            scales,
             torch.empty((*batches.shape, self._networks.critic_sizes[-1]), device=self.device),
             torch.full((*order.shape, 3), torch.nan, device=self.device),
         )

@@ -31,13 +31,13 @@ struct Inputs {
     float values[R][ONE_HOT ? 1 : I];
 
     // Of the samples of a batch, which are rows of `observations`.
-    DEVICE void read(Shared &, const float *observations, const int *batch, Integer memory) {
+    DEVICE void read(Shared &, const float *observations, const int *batch, Integer memory, const float *scales) {
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int row = hidden_row(r);
             const float *from = row < ROWS ? observations + (memory + batch[row]) * I : observations;
 #pragma unroll
-            for (int i = 0; i < (ONE_HOT ? 0 : I); i++) values[r][i] = row < ROWS ? from[i] : 0.0f;
+            for (int i = 0; i < (ONE_HOT ? 0 : I); i++) values[r][i] = row < ROWS ? (from[i] - scales[i]) * scales[I + i] : 0.0f;
         }
     }
 };

@@ -81,9 +81,10 @@ DEVICE Four both_parts(float first, float second) {
 
 struct Inputs {
     // Of the samples of a batch, which are rows of `observations`. Everybody sees them after the next meeting.
-    DEVICE void read(Shared &s, const float *observations, const int *batch, Integer memory) {
+    DEVICE void read(Shared &s, const float *observations, const int *batch, Integer memory, const float *scales) {
         const auto input = [&](int row, int i) {
-            return row < N && i < I ? observations[(memory + batch[row]) * I + i] : 0.0f;
+            if (row >= N || i >= I) return 0.0f;
+            return (observations[(memory + batch[row]) * I + i] - scales[i]) * scales[I + i];
         };
         for (int tile = warp(); tile < ALL_TILES; tile += WARPS)
             for (int step = 0; step < STEPS; step++) {

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.learner.rules import ActorRule, Conservative
+from bdpi.learner.scales import FloatArray, Scales
 
-FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 #: One array, or a dictionary of arrays (``MultiInputPolicy``); the first axis counts transitions.
@@ -44,7 +44,8 @@ class Transitions:
 
     ``actions`` are the ones that were executed, counted from 0. ``masks`` and ``next_masks``, of shape (n, n_actions),
     say which actions are allowed in the states and the next states; None allows all. ``ring`` is given by a replay
-    memory whose arrays these are.
+    memory whose arrays these are. Observations and rewards are in the user's units; ``scales`` says how networks see
+    them, None: as they are.
     """
 
     observations: Observations
@@ -55,6 +56,7 @@ class Transitions:
     masks: BoolArray | None = None
     next_masks: BoolArray | None = None
     ring: Ring | None = None
+    scales: Scales | None = None
 
 
 @dataclass(frozen=True)

@@ -93,13 +93,14 @@ class Desk:
     ) -> None:
         n_trained, batch_size = shape
         columns = {name: np.asarray(column) for name in NAMES if (column := getattr(transitions, name)) is not None}
-        #: members, batches, order, rates; new transitions and their places
+        #: members, batches, order, rates, scales; new transitions and their places
         self.there = Staging(
             {
                 "members": ((size,), np.int32),
                 "batches": ((size, n_trained, batch_size), np.int32),
                 "order": ((size, n_trained), np.int32),
                 "rates": ((size, 4), np.float64),
+                "scales": ((size, 2 * networks.critic_sizes[0] + 2), np.float32),
                 "places": ((FEW * size,), np.int64),
                 **{name: ((FEW * size, *column.shape[1:]), column.dtype) for name, column in columns.items()},
             },
@@ -113,6 +114,7 @@ class Desk:
             tensors["batches"],
             tensors["order"],
             tensors["rates"],
+            tensors["scales"],
             torch.empty((size, n_trained, batch_size, networks.critic_sizes[-1]), device=device),
             self.back.tensors["metrics"],
         )

@@ -133,7 +133,7 @@ class NativeLearner:
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
     ) -> EpochMetrics:
         """See :meth:`bdpi.learner.interface.Learner.epoch`."""
-        state, rule = self.state, hyperparameters.actor_rule
+        state, rule, scales = self.state, hyperparameters.actor_rule, transitions.scales
         native_rule = ("", 0.0) if rule is None else rule.native
         if native_rule is None:
             raise ValueError(f"the native learner does not know the actor rule {rule}; use the PyTorch learner")
@@ -160,6 +160,10 @@ class NativeLearner:
             actor_parameter=native_rule[1],
             cross_entropy=rule is not None and rule.loss == "cross_entropy",
             prior_scale=self.prior_scale,
+            shift=None if scales is None else scales.shift,
+            factor=None if scales is None else scales.factor,
+            return_shift=0.0 if scales is None else scales.return_shift,
+            return_factor=1.0 if scales is None else scales.return_factor,
         )
         return EpochMetrics(critic_loss, float("nan") if rule is None else actor_loss, mean_q)
 

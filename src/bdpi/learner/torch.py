@@ -43,6 +43,7 @@ from bdpi.learner.memory import DeviceMemory, TensorTransitions
 from bdpi.learner.patches import lay_out, taking_patches
 from bdpi.learner.pictures import PictureNetworks
 from bdpi.learner.rules import ActorRule
+from bdpi.learner.scales import Scales
 from bdpi.learner.streams import Streams, current
 
 Precision = Literal["float32", "bfloat16"]
@@ -223,6 +224,8 @@ class TorchLearner:
         wants_kernels = wants_kernels and self._dtype == torch.bfloat16
         self._lacks_kernels = pictures.why_not(self.device) if wants_kernels else ""
         self._wants_kernels = wants_kernels and not self._lacks_kernels
+        #: inputs that an epoch has to scale; here, ``preprocess`` does it
+        self._n_scaled = 0
         #: made in the first epoch, which shows what inputs look like
         self._trained: TrainedNetworks | None = None
         #: runs epochs as CUDA graphs; None on other devices
@@ -238,7 +241,8 @@ class TorchLearner:
         if self._trained is None:
             self._trained = self._make_trained(memory, batches)
         rates = numbers_of(hyperparameters)
-        inputs = [torch.as_tensor(array).to(self.device) for array in (batches, critics, rates)]
+        scales = transitions.scales or Scales.none(self._n_scaled)
+        inputs = [torch.as_tensor(array).to(self.device) for array in (batches, critics, rates, scales.packed())]
         hyperparameters = replace(hyperparameters, learning_rate=0.0, actor_learning_rate=0.0)  # these may change
         as_convolutions = products_as_convolutions() if self._streams is not None else nullcontext()
         with current(self.device), torch.no_grad(), as_convolutions:
@@ -251,7 +255,7 @@ class TorchLearner:
 
     def _epoch(self, inputs: list[Tensor], memory: TensorTransitions, hyperparameters: Hyperparameters) -> Tensor:
         """The epoch, as a function of tensors only; returns the three metrics."""
-        batches, critics, rates = inputs
+        batches, critics, rates, scales = inputs
         rates = rates.float()
         rule = hyperparameters.actor_rule
         active = self.active[critics]
@@ -266,6 +270,7 @@ class TorchLearner:
                 critics[group],
                 [networks.select(group) for networks in pair],
                 rates[0],
+                scales[-2:],
                 hyperparameters,
             )
             for group in groups
@@ -292,12 +297,14 @@ class TorchLearner:
         critics: Tensor,
         pair: list[AdamTensors],
         learning_rate: Tensor,
+        return_scale: Tensor,
         hyperparameters: Hyperparameters,
     ) -> TrainedCritics:
         """All training iterations of some critics.
 
         :param critics: their numbers
         :param pair: their active networks, and the others; changed in place
+        :param return_scale: shift and factor of Q-values
         """
         assert self._trained is not None
         networks, step = self._trained.critics, self._trained.step
@@ -309,6 +316,7 @@ class TorchLearner:
         actions, rewards, discounts = (
             column[batches].unsqueeze(2) for column in (memory.actions, memory.rewards, memory.discounts)
         )
+        rewards = (rewards - (1 - discounts) * return_scale[0]) * return_scale[1]
 
         def moved(q: Tensor, actions: Tensor, value: Tensor, prior: Tensor) -> Tensor:
             """Q' of one critic, less its prior: a step towards the bootstrapped value of the actions taken."""

@@ -96,11 +96,9 @@ def wrapped(
     :param off_policy_noise: probability of a random action; ``None``: without.
     :raises RunError: when the actions or observations do not allow it.
     """
-    from stable_baselines3.common.monitor import Monitor
-
     from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise
 
-    result: gym.Env[Any, Any] = Monitor(environment)
+    result = monitored(environment)
     try:
         if action_bits is not None:
             result = BinaryActionSearch(result, action_bits)
@@ -109,6 +107,14 @@ def wrapped(
     except ValueError as error:
         raise RunError(one_line(error)) from None
     return result
+
+
+def monitored(environment: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """The environment in a Monitor, unless there is one inside, which counts real steps instead of decisions."""
+    from stable_baselines3.common.env_util import is_wrapped
+    from stable_baselines3.common.monitor import Monitor
+
+    return environment if is_wrapped(environment, Monitor) else Monitor(environment)
 
 
 def retraceable(environment: gym.Env[Any, Any]) -> gym.Env[Any, Any]:

@@ -21,7 +21,7 @@ from gymnasium.spaces import Box
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.preprocessing import is_image_space
 
-from bdpi.runs.build import agent_class, make_environment, policy_arguments, warnings_as_notes
+from bdpi.runs.build import agent_class, make_environment, monitored, policy_arguments, warnings_as_notes
 from bdpi.runs.episodes import Episode, append_to_monitor
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, default_path, write_atomically
@@ -73,7 +73,9 @@ def prepare_peer(
         **_circumstances(command),
     }
     limit = (spec.max_episode_steps if spec is not None else None) or _DEFAULT_LENGTH
-    steps = plan.steps or (plan.episodes or 1) * limit
+    # Of an environment whose actions are built by decisions, the limit counts actions.
+    decisions = bare.get_wrapper_attr("n_decisions") if bare.has_wrapper_attr("n_decisions") else 1
+    steps = plan.steps or (plan.episodes or 1) * limit * decisions
     return PeerSession(folder, config, agent, environment, Progress(plan.episodes, plan.steps), steps)
 
 
@@ -102,14 +104,13 @@ def _sb3_defaults(agent: str) -> dict[str, Any]:
 
 def _environments(plan: Plan, bare: Any, may_copy: bool) -> Any:
     """The environment, or as many copies as the paper has, each in a process of its own where that is possible."""
-    from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     from bdpi.baselines.paper import PARAMETERS
 
     copies = PARAMETERS[plan.agent].pixel_copies if is_image_space(bare.observation_space) else 1
     if copies == 1 or not may_copy:
-        return Monitor(bare)
+        return monitored(bare)
     spec = bare.spec
     bare.close()
     if not _can_be_sent(spec):
@@ -138,9 +139,7 @@ class _Make:
         self._environment = environment
 
     def __call__(self) -> Any:
-        from stable_baselines3.common.monitor import Monitor
-
-        return Monitor(make_environment(self._environment))
+        return monitored(make_environment(self._environment))
 
 
 class _MakeAlone(_Make):

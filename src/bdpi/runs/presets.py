@@ -1,4 +1,4 @@
-"""The environments of the paper: what each is, and what changes by itself when an agent is trained on it.
+"""The environments of the package and the paper: what each is, and what an agent changes by itself on it.
 
 ``bdpi envs`` shows it. What a run changes in any environment, by what it finds there, is in :data:`ALWAYS`.
 """
@@ -42,6 +42,17 @@ PRESETS: dict[str, Preset] = {
     ),
     "CartPole-v1": Preset("balance a pole on a cart"),
     "Pendulum-v1": Preset("swing up and balance, with a continuous torque", changes="Binary Action Search, 6 bits"),
+    "PendulumTorques-v0": Preset("the same with five torques to choose from"),
+    "PendulumIncrements-v0": Preset(
+        "the same with a torque that is incremented and decremented, as in the paper's code"
+    ),
+    "MiniGridVector-Empty-v0": Preset(
+        "cross an empty room of MiniGrid, seen as numbers", install='pip install "bdpi[minigrid]"'
+    ),
+    "MiniGridVector-DoorKey-v0": Preset(
+        "take the key, open the door, reach the goal of MiniGrid, seen as numbers",
+        install='pip install "bdpi[minigrid]"',
+    ),
 }
 
 ALWAYS = (

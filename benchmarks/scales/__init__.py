@@ -1,0 +1,1 @@
+"""A study of scales: how BDPI should see observations and rewards."""

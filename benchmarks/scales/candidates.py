@@ -1,0 +1,111 @@
+"""Configurations of BDPI that are compared.
+
+``Candidate`` says what one run does. On the command line a candidate is a name of ``CANDIDATES``, with changes behind
+slashes: ``paper/observations=bounds/trust_region=0.01``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+OBSERVATION_SCALES = ("none", "bounds", "running", "range")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What a run does.
+
+    :param observations: how they are scaled: "none"; "bounds": finite bounds of the space to [-1, 1], others by running
+        statistics; "running": by mean and standard deviation; "range": what was seen to [-1, 1]
+    :param return_size: returns are scaled to about this size; None: they are not
+    :param centre: returns are shifted, too
+    :param actor_learning_rate: None: as the critics'
+    :param n_step: transitions hold the sum of so many rewards
+    :param capacity: of the replay memory
+    :param share: each critic sees this share of the transitions
+    :param reset_every: so many epochs, one critic in turn begins anew; 0: never
+    :param limits_terminal: a time limit ends an episode as a terminal state does
+    :param initial_spread: factor for the critics' first weights and biases of the last layer
+    :param hidden: units; None: as many as the task says
+    """
+
+    name: str = "paper"
+    observations: str = "none"
+    return_size: float | None = None
+    centre: bool = False
+    learning_rate: float = 1e-4
+    actor_learning_rate: float | None = None
+    step_size: float = 0.2
+    trust_region: float = 0.05
+    gamma: float = 0.99
+    n_step: int = 1
+    capacity: int = 20_000
+    share: float = 1.0
+    reset_every: int = 0
+    limits_terminal: bool = False
+    initial_spread: float = 1.0
+    hidden: int | None = None
+    n_critics: int = 16
+    batch_size: int = 256
+    critic_iterations: int = 4
+    fit_steps: int = 20
+
+    def __post_init__(self) -> None:
+        if self.observations not in OBSERVATION_SCALES:
+            raise ValueError(f"observations={self.observations!r}: choose from {', '.join(OBSERVATION_SCALES)}")
+        if not 1 <= self.n_step <= 32:
+            raise ValueError(f"n_step={self.n_step}: between 1 and 32")
+        if self.capacity < max(self.batch_size, self.n_step):
+            raise ValueError(f"capacity={self.capacity}: at least one batch, {self.batch_size}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share={self.share}: more than 0, at most 1")
+
+    @property
+    def rates(self) -> tuple[float, float, float, float]:
+        """What the kernels take: learning rates of critics and actor, alpha, lambda."""
+        actor = self.learning_rate if self.actor_learning_rate is None else self.actor_learning_rate
+        return self.learning_rate, actor, self.step_size, -math.expm1(-self.trust_region)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Runs can be trained together if these are the same, and the task."""
+        return self.hidden, self.n_critics, self.batch_size, self.critic_iterations, self.fit_steps
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether scales are estimated."""
+        return self.observations != "none" or self.return_size is not None
+
+
+PAPER = Candidate()
+BASE = replace(PAPER, name="base", observations="range", return_size=10.0, trust_region=0.01)
+CANDIDATES = {candidate.name: candidate for candidate in (PAPER, BASE)}
+
+
+def find(text: str) -> Candidate:
+    """A candidate by its name with changes; the text is its name.
+
+    :raises ValueError: for a name or a setting that is none
+    """
+    name, *changes = text.split("/")
+    if name not in CANDIDATES:
+        raise ValueError(f"unknown candidate {name!r}: choose from {', '.join(CANDIDATES)}")
+    candidate, types = CANDIDATES[name], {field.name: str(field.type) for field in fields(Candidate)}
+    for change in changes:
+        key, _, value = change.partition("=")
+        if key not in types or key == "name":
+            raise ValueError(f"unknown setting {key!r} in {text!r}: choose from {', '.join(types)}")
+        candidate = replace(candidate, **{key: _parsed(value, types[key])})
+    return replace(candidate, name=text)
+
+
+def _parsed(value: str, kind: str) -> Any:
+    if value.lower() in ("none", "null") and "None" in kind:
+        return None
+    if kind == "bool":
+        if value.lower() not in ("true", "false"):
+            raise ValueError(f"{value!r}: write true or false")
+        return value.lower() == "true"
+    return int(value) if kind.startswith("int") else float(value) if kind.startswith("float") else value

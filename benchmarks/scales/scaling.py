@@ -1,0 +1,140 @@
+"""Scales of many runs, estimated from what they have observed so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdpi.learner.scales import Scales, returns_to_go, scale_returns, scale_to_range
+from scales.candidates import Candidate
+from scales.tasks import Space
+
+_ROUNDING = 1e-6  # what differs by less, relative to its size, does not differ
+
+
+class RunScales:
+    """The scales of runs, and the statistics they come from.
+
+    :param candidates: one per run
+    :param space: of the task
+    :param steps: as many as there can be
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], space: Space, steps: int) -> None:
+        self._candidates, self._space = candidates, space
+        self.scales = [self._initial(candidate) for candidate in candidates]
+        count = len(candidates)
+        self._keeps_observations = not space.one_hot and any(each.observations != "none" for each in candidates)
+        self._keeps_rewards = any(each.return_size is not None for each in candidates)
+        inputs = (count, space.inputs)
+        self._lowest, self._highest = np.full(inputs, np.inf), np.full(inputs, -np.inf)
+        self._sum, self._squares, self._origin = np.zeros(inputs), np.zeros(inputs), np.zeros(inputs)
+        kept = (steps if self._keeps_rewards else 0, count)
+        # Time comes first. Zeros take no memory before they are written.
+        self._rewards, self._discounts = np.zeros(kept, np.float32), np.zeros(kept, np.float32)
+        self._ended = np.zeros(kept, np.bool_)
+        self._lacks_returns = np.array([candidate.return_size is not None for candidate in candidates])
+        self._steps = 0
+
+    def add(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+        """Count one step of every run, with the observations that it led to.
+
+        :param arrays: see :class:`workers.Environments`
+        :returns: runs whose first reward that is not zero this was
+        """
+        if self._keeps_observations:
+            observations = arrays["final"]
+            if self._steps == 0:
+                self._origin[:] = observations  # sums of differences lose no digits
+            np.minimum(self._lowest, observations, out=self._lowest)
+            np.maximum(self._highest, observations, out=self._highest)
+            difference = observations - self._origin
+            self._sum += difference
+            self._squares += difference * difference
+        first = np.zeros(0, np.int64)
+        if self._keeps_rewards:
+            row = self._steps
+            self._rewards[row], self._discounts[row] = arrays["rewards"], arrays["discounts"]
+            self._ended[row] = arrays["ended"]
+            first = np.flatnonzero(self._lacks_returns & (self._rewards[row] != 0))
+            self._lacks_returns[first] = False
+        self._steps += 1
+        return first
+
+    def estimate(self, runs: Iterable[int]) -> dict[int, tuple[Scales, Scales]]:
+        """Scales of these runs that have changed: before and after."""
+        runs = [run for run in runs if self._candidates[run].is_scaled]
+        before = {run: self.scales[run] for run in runs}
+        if self._keeps_observations:
+            for run in runs:
+                self.scales[run] = self._of_observations(run)
+        self._scale_returns([run for run in runs if self._candidates[run].return_size is not None])
+        return {run: (before[run], self.scales[run]) for run in runs if self.scales[run] is not before[run]}
+
+    def packed(self) -> NDArray[np.float32]:
+        """As the kernels take them, (R, 2 I + 2)."""
+        return np.stack([scales.packed() for scales in self.scales])
+
+    def _initial(self, candidate: Candidate) -> Scales:
+        """What can be known without an observation."""
+        if self._space.one_hot or candidate.observations == "none":
+            return Scales.none(self._space.inputs)
+        unknown = Scales.unknown(self._space.inputs)
+        return self._within_bounds(unknown) if candidate.observations == "bounds" else unknown
+
+    def _within_bounds(self, others: Scales) -> Scales:
+        """Inputs with bounds by these, the others as they are."""
+        low, high = self._space.low, self._space.high
+        is_finite = np.isfinite(low) & np.isfinite(high) & (high > low)
+        low, high = np.where(is_finite, low, -1), np.where(is_finite, high, 1)
+        shift = np.where(is_finite, (low + high) / 2, others.shift).astype(np.float32)
+        factor = np.where(is_finite, 2 / (high - low), others.factor).astype(np.float32)
+        return replace(others, shift=shift, factor=factor)
+
+    def _of_observations(self, run: int) -> Scales:
+        kind, before = self._candidates[run].observations, self.scales[run]
+        if kind == "none":
+            return before
+        if kind == "range":
+            seen = np.stack([self._lowest[run], self._highest[run]])
+            return scale_to_range(before, seen, is_first=not before.factor.any())
+        mean = self._sum[run] / self._steps
+        deviation = np.sqrt(np.maximum(self._squares[run] / self._steps - mean**2, 0))
+        mean = mean + self._origin[run]
+        differs = deviation > _ROUNDING * np.abs(mean)
+        factor = np.where(differs, 1 / np.where(differs, deviation, 1), 0)
+        after = replace(before, shift=mean.astype(np.float32), factor=factor.astype(np.float32))
+        return self._within_bounds(after) if kind == "bounds" else after
+
+    def _scale_returns(self, runs: list[int]) -> None:
+        if not runs:
+            return
+        longest = max(self._candidates[run].capacity for run in runs)
+        rows = slice(max(0, self._steps - longest), self._steps)
+        parts = self._rewards[rows][:, runs], self._discounts[rows][:, runs], self._ended[rows][:, runs]
+        returns = _returns(*parts)
+        for column, run in enumerate(runs):
+            candidate = self._candidates[run]
+            assert candidate.return_size is not None
+            mine = returns[-candidate.capacity :, column]
+            self.scales[run] = scale_returns(self.scales[run], mine, candidate.return_size, candidate.centre)
+
+
+def _returns(
+    rewards: NDArray[np.float32], discounts: NDArray[np.float32], ended: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """As ``returns_to_go``, without computing those of episodes before the first reward, which are zero."""
+    first = np.flatnonzero(rewards.any(axis=1))[:1]
+    if not len(first):
+        return np.zeros(rewards.shape)
+    before = ended[: first[0]]
+    # Where the last episode of each run ends before that; 0 where none does.
+    starts = np.where(before.any(axis=0), len(before) - before[::-1].argmax(axis=0), 0) if len(before) else [0]
+    start = int(np.min(starts))
+    returns = np.zeros(rewards.shape)
+    returns[start:] = returns_to_go(rewards[start:], discounts[start:], ended[start:])
+    return returns

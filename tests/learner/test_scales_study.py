@@ -1,0 +1,301 @@
+"""The loop of benchmarks/scales, which trains many runs at once: it learns what single learners do."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bdpi.learner import Hyperparameters, LearnerState, Transitions, nvrtc
+from bdpi.learner.fused import FusedLearner, FusedNetworks
+from bdpi.learner.rules import Conservative
+from bdpi.learner.scales import Scales
+from scales import loop, tasks, workers
+from scales.analyse import History
+from scales.candidates import Candidate, find
+from scales.deploy import choose
+from scales.learning import Learning, initial_networks
+from scales.scaling import RunScales
+
+DEVICE = torch.device("cuda" if nvrtc.is_available() else "cpu")
+SMALL = {"n_critics": 2, "batch_size": 16, "critic_iterations": 2, "fit_steps": 2, "hidden": 8}
+SPACE = tasks.Space(3, 2, False, np.array([-1.0, -2, -np.inf]), np.array([1.0, 4, np.inf]))
+
+
+@pytest.fixture(autouse=True)
+def _kernels(fused_kernels):
+    pass
+
+
+def make_learning(candidates, steps=60, space=SPACE):
+    learning = Learning(space, candidates, range(len(candidates)), 8, steps, DEVICE, 1, "test")
+    learning.allocate()
+    learning.set_scales(np.stack([Scales.none(space.inputs).packed()] * len(candidates)))
+    return learning
+
+
+def made_up(runs, steps, seed=0):
+    """Observations before each step, and what the environments answer."""
+    rng = np.random.default_rng(seed)
+    seen = rng.normal(size=(runs, 3)).astype(np.float32)
+    for _ in range(steps):
+        ended = rng.random(runs) < 0.2
+        final = rng.normal(size=(runs, 3)).astype(np.float32)
+        after = np.where(ended[:, None], rng.normal(size=(runs, 3)), final).astype(np.float32)
+        yield (
+            seen,
+            {
+                "observations": after,
+                "final": final,
+                "actions": rng.integers(0, 2, runs),
+                "rewards": rng.normal(size=runs).astype(np.float32),
+                "discounts": np.where(ended & (rng.random(runs) < 0.5), 0, 0.9).astype(np.float32),
+                "ended": ended,
+            },
+        )
+        seen = after
+
+
+def test_an_epoch_is_that_of_a_single_learner():
+    candidates = [Candidate(**SMALL, learning_rate=1e-3), Candidate(**SMALL, actor_learning_rate=3e-3, trust_region=1)]
+    scales = [
+        Scales.none(3),
+        Scales(np.float32([0.1, 0, -1]), np.float32([0.5, 2, 1]), return_shift=0.3, return_factor=0.2),
+    ]
+    learning = make_learning(candidates)
+    learning.set_scales(np.stack([each.packed() for each in scales]))
+    steps = list(made_up(2, 30))
+    with learning.work():
+        for seen, arrays in steps:
+            learning.store(seen, arrays)
+        learning.tensors.batches.random_(0, 30)
+        learning.tensors.order.copy_(torch.tensor([[1, 0], [0, 1]]))
+        learning.train()
+        policy, q = learning.policy().cpu().numpy(), learning.q_values()[0].cpu().numpy()
+    learning.wait()
+    for run, candidate in enumerate(candidates):
+        critics, actor = initial_networks(run, (3, 8, 2), 2)
+        module = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+        networks = FusedNetworks((3, 8, 2), (3, 8, 2), one_hot=False, relu=False)
+        single = FusedLearner(module, module, LearnerState.fresh(actor, critics), networks, DEVICE)
+        columns = ("actions", "rewards", "discounts", "final")
+        experience = Transitions(
+            np.stack([seen[run] for seen, _ in steps]),
+            *(np.stack([arrays[name][run] for _, arrays in steps]) for name in columns),
+            scales=scales[run],
+        )
+        rates = candidate.rates
+        hyper = Hyperparameters(2, 2, rates[2], rates[0], rates[1], Conservative(candidate.trust_region))
+        chosen = (part[run].long().cpu().numpy() for part in (learning.tensors.batches, learning.tensors.order))
+        single.epoch(experience, *chosen, hyper)
+        for mine, theirs in ((learning.critics, single.critics), (learning.actors, single.actor)):
+            for name, tensor in vars(theirs).items():
+                np.testing.assert_allclose(getattr(mine, name)[run].cpu(), tensor.cpu(), atol=1e-6, err_msg=name)
+        assert torch.equal(learning.active[run], single.active)
+        inputs = scales[run].inputs(steps[-1][1]["observations"][run : run + 1])
+        np.testing.assert_allclose(policy[run], single.policy(inputs)[0], atol=1e-6)
+        np.testing.assert_allclose(q[run], single.q_values(inputs)[:, 0], atol=1e-6)
+
+
+def test_actions_are_drawn_from_the_policy_for_state_numbers():
+    space = tasks.Space(5, 3, True, np.zeros(0), np.zeros(0))
+    learning = make_learning([Candidate(**SMALL), Candidate(**SMALL)], space=space)
+    _, parameters = initial_networks(1, (5, 8, 3), 2)
+    module = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    nn.utils.vector_to_parameters(torch.as_tensor(parameters), module.parameters())
+    expected = module(torch.eye(5)[4]).softmax(dim=0).detach().numpy()
+    counts = np.zeros(3)
+    for _ in range(2000):
+        with learning.work():
+            learning.look(np.array([2, 4]))
+            learning.act()
+        counts[learning.wait()[1]] += 1
+    np.testing.assert_allclose(learning.policy()[1].cpu(), expected, atol=1e-6)
+    np.testing.assert_allclose(counts / 2000, expected, atol=0.05)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("capacity", [16, 100])
+def test_memories_are_rings_of_sums_of_rewards(n_step, capacity):
+    candidates = [Candidate(**SMALL, n_step=2), Candidate(**SMALL, n_step=n_step, capacity=capacity)]
+    learning = make_learning(candidates)
+    steps = list(made_up(2, 40))
+    with learning.work():
+        for seen, arrays in steps:
+            learning.store(seen, arrays)
+    learning.wait()
+    memory = learning.memory
+    for first in range(max(0, 40 - capacity), 40):
+        reward, discount = 0.0, 1.0
+        for last in range(first, min(first + n_step, 40)):
+            arrays = steps[last][1]
+            reward += discount * arrays["rewards"][1]
+            discount *= arrays["discounts"][1]
+            if arrays["ended"][1]:
+                break
+        place = first % capacity
+        assert float(memory.rewards[1, place]) == pytest.approx(reward, abs=1e-5)
+        assert float(memory.discounts[1, place]) == pytest.approx(discount, abs=1e-6)
+        np.testing.assert_array_equal(memory.next_observations[1, place].cpu(), steps[last][1]["final"][1])
+        np.testing.assert_array_equal(memory.observations[1, place].cpu(), steps[first][0][1])
+
+
+def test_batches_come_from_what_a_critic_may_see():
+    candidates = [Candidate(**SMALL, capacity=20), Candidate(**SMALL, share=0.5), Candidate(**SMALL)]
+    learning = make_learning(candidates)
+    seen = [[set(), set()] for _ in candidates]
+    with learning.work():
+        for observations, arrays in made_up(3, 50):
+            learning.store(observations, arrays)
+        for _ in range(60):
+            learning._draw()
+            for run, critics in enumerate(seen):
+                for batch, critic in zip(learning.tensors.batches[run], learning.tensors.order[run], strict=True):
+                    critics[int(critic)] |= set(batch.tolist())
+    learning.wait()
+    assert seen[0] == [set(range(20))] * 2
+    assert seen[2] == [set(range(50))] * 2
+    assert all(10 < len(places) < 40 for places in seen[1])
+    assert seen[1][0] != seen[1][1]
+
+
+def test_a_new_scale_of_returns_changes_no_prediction():
+    candidate = Candidate(**SMALL, return_size=2.0, centre=True, observations="bounds")
+    learning, scales = make_learning([candidate]), RunScales([candidate], SPACE, 60)
+    learning.set_scales(scales.packed())
+    steps = list(made_up(1, 40))
+    for count, (_, arrays) in enumerate(steps, 1):
+        scales.add(arrays)
+        if count == 20:
+            scales.estimate([0])
+    before, after = scales.estimate([0])[0]
+    assert after.return_factor != before.return_factor
+    np.testing.assert_allclose(after.factor[:2], [1, 1 / 3])  # bounds from -1 to 1, from -2 to 4
+    assert after.factor[2] == pytest.approx(1 / np.std([arrays["final"][0, 2] for _, arrays in steps]), rel=1e-5)
+    with learning.work():
+        learning.look(steps[0][0])
+        q = before.q_values(learning.q_values()[0].cpu().numpy())
+        learning.rescale({0: (before, after)})
+        same = after.q_values(learning.q_values()[0].cpu().numpy())
+    np.testing.assert_allclose(same, q, rtol=1e-4, atol=1e-4)
+
+
+def test_a_first_reward_is_noticed():
+    scales = RunScales([Candidate(return_size=1.0), Candidate(), Candidate(return_size=1.0)], SPACE, 10)
+    (_, arrays), *_ = made_up(3, 1)
+    noticed = [scales.add({**arrays, "rewards": np.array(r, np.float32)}).tolist() for r in ([0, 1, 0], [5, 1, 0])]
+    assert noticed == [[], [0]]
+    assert [each.knows_returns for _, each in scales.estimate(range(3)).values()] == [True]
+
+
+def test_ranges_grow_from_nothing():
+    scales = RunScales([Candidate(observations="range")], SPACE, 100)
+    assert not scales.scales[0].factor.any()
+    seen = []
+    for count, (_, arrays) in enumerate(made_up(1, 40), 1):
+        scales.add(arrays)
+        seen.append(arrays["final"][0])
+        if count in (10, 40):
+            scales.estimate([0])
+            inputs = scales.scales[0].inputs(np.array(seen))
+            np.testing.assert_allclose([inputs.min(axis=0), inputs.max(axis=0)], [[-1] * 3, [1] * 3], atol=1e-5)
+
+
+def test_critics_begin_anew_in_turn():
+    learning = make_learning([Candidate(**SMALL, reset_every=1), Candidate(**SMALL)])
+    with learning.work():
+        for seen, arrays in made_up(2, 20):
+            learning.store(seen, arrays)
+        learning.epoch()
+    learning.wait()
+    assert learning.critics.steps.tolist() == [[[0, 0], [2, 2]], [[2, 2], [2, 2]]]
+    assert float(learning.critics.second_moment[0, 0].abs().max()) == 0
+
+
+def test_environments_begin_episodes_by_themselves():
+    variant = tasks.find("CartPole-v1@obs10@rew0.1")
+    runs = [workers.Run(3, 0.9, False), workers.Run(4, 0.9, False)]
+    environments = workers.Environments(variant, tasks.space_of(variant), runs, 2)
+    twins = [gym.make("CartPole-v1") for _ in runs]
+    try:
+        seen = environments.reset(7)["observations"]
+        for row, (twin, run) in enumerate(zip(twins, runs, strict=True)):
+            np.testing.assert_allclose(seen[row], 10 * twin.reset(seed=7 + run.seed)[0], rtol=1e-6)
+        ended = 0
+        for _ in range(25):
+            arrays = environments.step(np.array([1, 1]))
+            for row, twin in enumerate(twins):
+                observation, reward, terminated, _, _ = twin.step(1)
+                np.testing.assert_allclose(arrays["final"][row], 10 * observation, rtol=1e-6)
+                assert arrays["rewards"][row] == pytest.approx(0.1 * reward)
+                assert arrays["discounts"][row] == pytest.approx(0 if terminated else 0.9)
+                assert arrays["ended"][row] == terminated
+                if terminated:
+                    ended += 1
+                    observation, _ = twin.reset()
+                np.testing.assert_allclose(arrays["observations"][row], 10 * observation, rtol=1e-6)
+        records = environments.records()
+        assert len(records) == ended > 2
+        assert all(value == length == real for _, _, value, length, real in records)
+        with pytest.raises(workers.Failure, match="AssertionError"):
+            environments.step(np.array([1, 99]))
+    finally:
+        environments.close()
+
+
+@pytest.mark.parametrize("limits_terminal", [False, True])
+def test_time_limits_end_episodes_only_where_they_should(limits_terminal):
+    variant = tasks.find("MountainCar-v0")
+    environments = workers.Environments(variant, tasks.space_of(variant), [workers.Run(0, 0.9, limits_terminal)], 1)
+    try:
+        environments.reset(0)
+        for _ in range(200):
+            arrays = environments.step(np.array([1]))
+        assert arrays["ended"].all()
+        assert arrays["discounts"][0] == pytest.approx(0 if limits_terminal else 0.9)
+    finally:
+        environments.close()
+
+
+def test_a_group_learns_and_records():
+    settings = loop.Settings(DEVICE, sharing=1, steps=20, deploy=1)
+    runs = [(Candidate(**SMALL), 0), (Candidate(**SMALL, name="other", observations="range"), 0)]
+    group = loop.Group("test", tasks.find("CartPole-v1"), runs, settings)
+    episodes, deployed = [], []
+    group.run(loop.threading.Event(), episodes.extend, deployed.extend)
+    assert not group.failure
+    assert (group.steps, group.learning.epochs, group.diverged) == (20, 5, 0)
+    assert {row[1] for row in episodes} <= {"paper", "other"}
+    assert len(deployed) == 2 * 10
+
+
+def test_milestones_double():
+    assert [count for count in range(1, 3000) if loop.is_milestone(count, 256)] == [256, 512, 1024, 2048]
+
+
+def test_critics_decide_among_what_the_actor_finds_likely():
+    policy = torch.tensor([[0.6, 0.35, 0.05]])
+    q = torch.tensor([[[0.0, 1, 5], [0, 1, 0], [0, 1, 0]]])
+    expected = {"actor": 0, "vote": 1, "mean": 2, "tenth": 1, "half": 1, "min-mean": 1}
+    other = q - torch.tensor([0.0, 0, 9])
+    assert {rule: int(choose(rule, policy, q, other)) for rule in expected} == expected
+
+
+def test_names_with_changes():
+    candidate = find("base/trust_region=0.01/n_step=3/centre=true/hidden=64/return_size=none")
+    assert (candidate.trust_region, candidate.n_step, candidate.centre) == (0.01, 3, True)
+    assert (candidate.hidden, candidate.return_size, candidate.observations) == (64, None, "bounds")
+    with pytest.raises(ValueError, match="unknown setting"):
+        find("paper/speed=3")
+    with pytest.raises(ValueError, match="state numbers"):
+        tasks.space_of(tasks.find("FrozenLake8x8-v1@obs2"))
+
+
+def test_scores():
+    task = tasks.Task("any", 1000, 0.0, 1.0)
+    never = History(np.arange(10.0, 1001, 10), np.zeros(100))
+    learned = History(np.arange(10.0, 1001, 10), (np.arange(100) >= 50).astype(float))
+    assert never.score(task, 1000) == 0
+    assert learned.score(task, 1000) == pytest.approx(0.5)
+    assert learned.steps_to(0.5) == 600
+    assert never.steps_to(0.5) == np.inf
