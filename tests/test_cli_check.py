@@ -47,7 +47,6 @@ def test_an_environment_without_problems(tmp_path: Path) -> None:
         "ms",
         "40 episodes take about",
         "MlpPolicy",
-        "one scale",
         "Nothing speaks against",
     ):
         assert part in result.stdout

@@ -16,6 +16,7 @@ from bdpi.agents import health
 from bdpi.agents.health import Finding, HealthWarning, Returns
 from bdpi.agents.metrics import entropy_bits
 from bdpi.agents.policies import mask_probabilities
+from bdpi.learner.scales import returns_to_go
 from bdpi.learner.tabular import allowed
 
 if TYPE_CHECKING:
@@ -170,21 +171,14 @@ def values_and_returns(agent: EnsembleAlgorithm) -> tuple[NDArray[np.float64], N
     dones = buffer.dones[rows].astype(bool)
     flat = (rows[:, None] * n_envs + np.arange(n_envs)).reshape(dones.shape)
     own = buffer.transitions()
-    after = np.zeros(dones.shape)
     truncated = dones & (discounts > 0)
     if truncated.any():
         q = _mean_q(agent, _rows(own.next_observations, flat[truncated]))
         if own.next_masks is not None:
             q = np.where(own.next_masks[flat[truncated]], q, -np.inf)
-        after[truncated] = q.max(axis=1)
-    returns = np.zeros(dones.shape)
-    ended = np.zeros(n_envs, bool)
-    known = np.zeros(dones.shape, bool)
-    following = np.zeros(n_envs)
-    for row in range(len(rows) - 1, -1, -1):
-        ended |= dones[row]
-        following = rewards[row] + discounts[row] * np.where(dones[row], after[row], following)
-        known[row], returns[row] = ended, following
+        rewards[truncated] += discounts[truncated] * q.max(axis=1)
+    returns = returns_to_go(rewards, discounts, dones)
+    known = np.logical_or.accumulate(dones[::-1])[::-1]
     chosen = flat[known]
     if len(chosen) == 0:
         return np.zeros(0), np.zeros(0)

@@ -19,6 +19,7 @@ from bdpi.runs.plan import DEFAULT_EPISODES, Plan
 if TYPE_CHECKING:
     import gymnasium as gym
 
+    from bdpi.agents import EnsembleAlgorithm as Agent
     from bdpi.agents.health import Finding
 
 #: Enough random episodes and steps to see what is usual; a slow environment gets so many seconds instead.
@@ -345,8 +346,7 @@ def _try_agent(look: Look, episodes: int, tick: Tick, seed: int) -> None:
         look.findings.append(_problem("no-agent", f"No agent can learn here: {str(error).rstrip('.')}.", remedy))
         return
     try:
-        space = session.agent.observation_space
-        look.by_itself = [*notes, *_always(session.config["policy"], space)]
+        look.by_itself = [*notes, *_always(session.agent, session.config["policy"])]
         if any(finding.code == "environment-fails" for finding in look.findings):
             return
         look.estimate = _estimate(look, episodes, *_time(session, tick))
@@ -358,14 +358,16 @@ def _try_agent(look: Look, episodes: int, tick: Tick, seed: int) -> None:
             session.environment.close()
 
 
-def _always(policy: str, space: gym.Space[Any]) -> Iterator[str]:
+def _always(agent: Agent, policy: str) -> Iterator[str]:
     from gymnasium import spaces
 
     yield f"networks: {policy}"
-    if isinstance(space, spaces.Discrete):
-        yield f"state numbers are one-hot, {space.n} inputs"
-    elif policy != "CnnPolicy":
-        yield "observations and returns are brought to one scale by the agent, whatever their units"
+    if isinstance(agent.observation_space, spaces.Discrete):
+        yield f"state numbers are one-hot, {agent.observation_space.n} inputs"
+    elif policy != "CnnPolicy" and agent.scale_observations:
+        yield "observations: the agent scales them by their range, whatever their units"
+    if agent.return_size is not None:
+        yield "returns: the agent scales them by their size, whatever their units"
 
 
 def _time(session: Any, tick: Tick) -> tuple[float, float]:
