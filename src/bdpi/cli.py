@@ -1,4 +1,4 @@
-"""The command ``bdpi``: train an agent, play with it, run studies and report on them, look at the installation.
+"""The command ``bdpi``: look at an environment, train an agent, play with it, run studies, report on them.
 
 Each command is a file of ``bdpi.commands``, and what it does is in ``bdpi.runs``. Everything heavy is imported by the
 command that needs it, so that ``--help`` answers at once.

@@ -185,11 +185,18 @@ def test_steps_that_all_cost_the_same_are_no_finding_where_episodes_end():
     assert codes(learned(Short(), 5100, **SKIM)) == set()
 
 
+def test_an_episode_may_be_as_long_as_its_time_limit():
+    gym.register("Marathon-v0", entry_point=Endless, max_episode_steps=40_000)
+    assert codes(learned(gym.make("Marathon-v0"), 10_050, **SKIM)) == set()
+
+
 def test_flags_and_pictures_neither_saturate_nor_stand_still():
     flag = np.zeros((2000, 1), np.float32)
     flag[::50] = 1
     space = spaces.Box(0, 1, (1,), np.float32)
     assert health.observation_findings(flag, space, 100) == []
+    force = flag * np.linspace(0.1, 0.9, 2000, dtype=np.float32)[:, None]
+    assert health.observation_findings(force, space, 100) == []
     picture = np.zeros((1000, 3, 8, 8), np.uint8)
     picture[:, :, 4, 4] = np.arange(1000)[:, None] % 256
     assert health.observation_findings(picture, spaces.Box(0, 255, (3, 8, 8), np.uint8), 100) == []
@@ -234,6 +241,7 @@ def test_what_the_first_episodes_were_worth_is_saved(tmp_path):
     assert loaded._record.returns == agent._record.returns
     assert len(loaded._record.returns.first) == len(loaded._record.returns.recent) == 20
     loaded.learn(7, reset_num_timesteps=False)
+    assert bdpi.BDPI.load(tmp_path / "agent").health() == []  # also without an environment
     assert loaded._record.count == 46  # the episode that was going on was given up
 
 

@@ -500,7 +500,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
     ) -> Self:
         """Learn for ``total_timesteps`` environment steps; the parameters are those of every SB3 algorithm."""
         checks.check_steps(total_timesteps)
-        self._checkup.begin(anew=reset_num_timesteps)
+        self._checkup.begin(self.env, anew=reset_num_timesteps)
         starts = self.asynchronous and self._background is None
         if starts:
             self.start_learning()

@@ -5,6 +5,7 @@ Looking draws no random number and changes nothing that learns.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -20,15 +21,17 @@ from bdpi.learner.scales import returns_to_go
 from bdpi.learner.tabular import allowed
 
 if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
+
     from bdpi.agents.base import EnsembleAlgorithm
 
 #: Epochs between two looks. One takes some milliseconds, less than 1 % of so many epochs of the smallest networks.
 LOOK_EVERY = 1000
 #: What is new since the last look is worth another one at the end of ``learn``.
 WORTH_ANOTHER = 100
-#: States in which the actor and the critics are asked for their opinions.
+#: States in which the actor and the critics are asked for their opinions; more at once would take too much memory.
 _STATES = 256
-#: Transitions, the latest, whose Q-values are compared with what followed.
+#: Transitions, the latest, some of whose Q-values are compared with what followed.
 _LATEST = 1000
 #: Numbers of observations that are looked through; more (pictures) are sampled.
 _MOST_NUMBERS = 2_000_000
@@ -98,15 +101,21 @@ class Checkup:
         self._said: set[str] = set()
         self._looked_at = 0  # epochs
         self._saw_endless = False
+        #: steps that an episode may have
+        self.most_steps = health.ENDLESS_STEPS
 
-    def begin(self, *, anew: bool) -> None:
+    def begin(self, env: VecEnv | None, *, anew: bool) -> None:
         """``learn`` begins.
 
+        :param env: whose time limit, if it has one, ends its episodes in any case
         :param anew: what was said before is said again
         """
         if anew:
             self._said.clear()
         self._saw_endless = False
+        with contextlib.suppress(Exception):  # not every environment knows, and some live in other processes
+            limit = None if env is None else env.get_attr("spec", 0)[0].max_episode_steps
+            self.most_steps = max(health.ENDLESS_STEPS, 0 if limit is None else limit + 1)
 
     def look_if_due(self, agent: EnsembleAlgorithm, every: int = LOOK_EVERY) -> None:
         """Look, if so many epochs have passed since the last time. Only for who may ask the learner."""
@@ -118,9 +127,9 @@ class Checkup:
 
     def after_step(self, record: EpisodeRecord) -> None:
         """Say what is new. An agent that learns after episodes only would never look at one that does not end."""
-        if not self._saw_endless and record.steps_without_end >= health.ENDLESS_STEPS:
+        if not self._saw_endless and record.steps_without_end >= self.most_steps:
             self._saw_endless = True
-            endless = health.episode_findings(record.steps_without_end)
+            endless = health.episode_findings(record.steps_without_end, self.most_steps)
             self.findings = [*(each for each in self.findings if each.code != endless[0].code), *endless]
         self.say()
 
@@ -135,7 +144,7 @@ class Checkup:
 def look(agent: EnsembleAlgorithm) -> list[Finding]:
     """All that is found now."""
     record, buffer = agent._record, agent.replay_buffer
-    findings = health.episode_findings(record.steps_without_end)
+    findings = health.episode_findings(record.steps_without_end, agent._checkup.most_steps)
     if buffer is None or len(buffer) == 0:
         return findings
     own = buffer.transitions()
@@ -173,17 +182,19 @@ def values_and_returns(agent: EnsembleAlgorithm) -> tuple[NDArray[np.float64], N
     own = buffer.transitions()
     truncated = dones & (discounts > 0)
     if truncated.any():
-        q = _mean_q(agent, _rows(own.next_observations, flat[truncated]))
+        ends = np.array_split(flat[truncated], -(-int(truncated.sum()) // _STATES))
+        q = np.concatenate([_mean_q(agent, _rows(own.next_observations, part)) for part in ends])
         if own.next_masks is not None:
             q = np.where(own.next_masks[flat[truncated]], q, -np.inf)
         rewards[truncated] += discounts[truncated] * q.max(axis=1)
     returns = returns_to_go(rewards, discounts, dones)
     known = np.logical_or.accumulate(dones[::-1])[::-1]
-    chosen = flat[known]
-    if len(chosen) == 0:
+    if not known.any():
         return np.zeros(0), np.zeros(0)
+    some = np.unique(np.linspace(0, known.sum() - 1, _STATES).astype(np.int64))
+    chosen, returns = flat[known][some], returns[known][some]
     q = _mean_q(agent, _rows(own.observations, chosen))
-    return q[np.arange(len(chosen)), own.actions[chosen]], returns[known]
+    return q[np.arange(len(chosen)), own.actions[chosen]], returns
 
 
 def _mean_q(agent: EnsembleAlgorithm, observations: Any) -> NDArray[np.float64]:

@@ -114,13 +114,14 @@ def _saturated(values: Floats, name: str) -> list[Finding]:
     if values.dtype.kind != "f":
         return []
     low, high = values.min(axis=0), values.max(axis=0)
-    shares = np.maximum((values == low).mean(axis=0), (values == high).mean(axis=0))
+    # A force or a contact is 0 most of the time, which is where it rests.
+    shares = np.maximum(*((values == end).mean(axis=0) * (end != 0) for end in (low, high)))
     suspects = np.flatnonzero((shares >= SATURATED_SHARE) & (low < high))
     cut = np.array([each for each in suspects if len(np.unique(values[:, each])) > FEWEST_VALUES], np.int64)
     if len(cut) == 0:
         return []
     worst = cut[shares[cut].argmax()]
-    at_low = (values[:, worst] == low[worst]).mean() >= SATURATED_SHARE
+    at_low = low[worst] != 0 and (values[:, worst] == low[worst]).mean() >= SATURATED_SHARE
     end = f"{'smallest' if at_low else 'largest'} value ({low[worst] if at_low else high[worst]:g})"
     return [
         Finding(
@@ -181,7 +182,7 @@ def episode_findings(steps_without_end: int, most: int = ENDLESS_STEPS) -> list[
     """An episode that never ends.
 
     :param steps_without_end: real steps since an environment began its episode
-    :param most: that an episode may have
+    :param most: so many are too many
     """
     if steps_without_end < most:
         return []
@@ -219,8 +220,8 @@ class Returns:
 
     @property
     def were_better(self) -> bool:
-        """Whether an episode was clearly better than the last ones: so better is possible."""
-        return self.best > float(np.mean(self.recent)) + 2 * float(np.std(self.recent))
+        """Whether an episode was clearly better than the last ones, and not by luck: so better is possible."""
+        return self.best > float(np.mean(self.recent)) + 3 * float(np.std(self.recent))
 
 
 #: Means of fewer returns are mostly luck.
