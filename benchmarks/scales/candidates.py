@@ -19,6 +19,7 @@ class Candidate:
 
     :param observations: how they are scaled: "none"; "bounds": finite bounds of the space to [-1, 1], others by running
         statistics; "running": by mean and standard deviation; "range": what was seen to [-1, 1]
+    :param input_size: "range": what was seen to [-input_size, input_size]
     :param return_size: returns are scaled to about this size; None: they are not
     :param centre: returns are shifted, too
     :param actor_learning_rate: None: as the critics'
@@ -33,6 +34,7 @@ class Candidate:
 
     name: str = "paper"
     observations: str = "none"
+    input_size: float = 1.0
     return_size: float | None = None
     centre: bool = False
     learning_rate: float = 1e-4

@@ -96,12 +96,13 @@ class RunScales:
         return replace(others, shift=shift, factor=factor)
 
     def _of_observations(self, run: int) -> Scales:
-        kind, before = self._candidates[run].observations, self.scales[run]
+        candidate, before = self._candidates[run], self.scales[run]
+        kind = candidate.observations
         if kind == "none":
             return before
         if kind == "range":
             seen = np.stack([self._lowest[run], self._highest[run]])
-            return scale_to_range(before, seen, is_first=not before.factor.any())
+            return scale_to_range(before, seen, not before.factor.any(), candidate.input_size)
         mean = self._sum[run] / self._steps
         deviation = np.sqrt(np.maximum(self._squares[run] / self._steps - mean**2, 0))
         mean = mean + self._origin[run]

@@ -60,8 +60,8 @@ class Scales:
         return np.concatenate([self.shift, self.factor, [self.return_shift, self.return_factor]], dtype=np.float32)
 
 
-def scale_to_range(before: Scales, observations: NDArray[Any], is_first: bool) -> Scales:
-    """Inputs between -1 and 1 for all that was seen so far: ranges grow, and never shrink.
+def scale_to_range(before: Scales, observations: NDArray[Any], is_first: bool, size: float = 1.0) -> Scales:
+    """Inputs between -size and size for all that was seen so far: ranges grow, and never shrink.
 
     A policy that has become good sees a small part of what there is. Looking at that part more closely would change
     what its networks compute.
@@ -73,12 +73,12 @@ def scale_to_range(before: Scales, observations: NDArray[Any], is_first: bool) -
     lowest, highest = observations.min(axis=0).astype(np.float64), observations.max(axis=0).astype(np.float64)
     if not is_first:
         with np.errstate(divide="ignore"):
-            reach = np.where(before.factor > 0, 1 / before.factor.astype(np.float64), 0)
+            reach = np.where(before.factor > 0, size / before.factor.astype(np.float64), 0)
         lowest, highest = np.minimum(lowest, before.shift - reach), np.maximum(highest, before.shift + reach)
     width = highest - lowest
     # What differs by no more than rounding does not differ.
     differs = width > 1e-6 * np.maximum(np.abs(lowest), np.abs(highest))
-    factor = np.where(differs, 2 / np.where(differs, width, 1), 0)
+    factor = np.where(differs, 2 * size / np.where(differs, width, 1), 0)
     return replace(before, shift=((lowest + highest) / 2).astype(np.float32), factor=factor.astype(np.float32))
 
 
