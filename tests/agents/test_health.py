@@ -174,6 +174,20 @@ def test_a_run_that_learns_says_nothing(environment):
     assert agent.health() == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", ["CartPole-v1", "FrozenLake-v1", "Table-v0"])
+def test_a_run_that_has_learned_for_long_says_nothing(environment):
+    scales = {"scale_observations": True, "return_size": 1.0}
+    agent = bdpi.BDPI(
+        "MlpPolicy", environment, 5e-4, seed=1, n_critics=8, fit_steps=5, batch_size=64, n_threads=1, **scales
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", bdpi.HealthWarning)
+        agent.learn(8000, log_interval=None)
+    assert agent._record.differ  # there was something to learn
+    assert agent.health() == []
+
+
 def test_steps_that_all_cost_the_same_are_no_finding_where_episodes_end():
     """As in CartPole: longer episodes are worth more."""
 
