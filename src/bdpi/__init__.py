@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 from bdpi import envs
 
 if TYPE_CHECKING:
-    from bdpi.agents import ABCDQN, BDPI, PAPER, ActorMimic, BootstrappedDQN, Population, TabularBDPI, evaluate_policy
+    from bdpi.agents import (
+        ABCDQN,
+        BDPI,
+        PAPER,
+        ActorMimic,
+        BootstrappedDQN,
+        Finding,
+        HealthWarning,
+        Population,
+        TabularBDPI,
+        evaluate_policy,
+    )
 
 __all__ = [
     "ABCDQN",
@@ -24,6 +35,8 @@ __all__ = [
     "PAPER",
     "ActorMimic",
     "BootstrappedDQN",
+    "Finding",
+    "HealthWarning",
     "Population",
     "TabularBDPI",
     "__version__",

@@ -1,4 +1,4 @@
-"""The command ``bdpi``: train an agent, play with it, run studies and report on them, look at the installation.
+"""The command ``bdpi``: look at an environment, train an agent, play with it, run studies, report on them.
 
 Each command is a file of ``bdpi.commands``, and what it does is in ``bdpi.runs``. Everything heavy is imported by the
 command that needs it, so that ``--help`` answers at once.
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bdpi.commands import doctor, envs, export, journal, play, report, study, train, tune
+from bdpi.commands import check, doctor, envs, export, journal, play, report, study, train, tune
 from bdpi.commands.console import BAD_INPUT, complain, say
 
 
@@ -89,7 +89,7 @@ def _bdpi(
             say(help_text)
 
 
-for command in (train, play, export, journal, tune, study, report, envs, doctor):
+for command in (train, play, check, export, journal, tune, study, report, envs, doctor):
     command.register(app)
 
 

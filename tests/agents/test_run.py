@@ -14,7 +14,7 @@ from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecNormalize
 from torch import nn
 
-from bdpi import BDPI
+from bdpi import BDPI, PAPER
 from small import QUICK, Walk, fingerprint, quick_agent
 
 SPACES = {
@@ -316,12 +316,13 @@ def test_the_size_of_the_hidden_layer_behind_the_convolutions_has_one_name():
         quick_agent(Walk(SPACES["image"]), "CnnPolicy", policy_kwargs=kwargs)
 
 
-def test_defaults_are_the_papers():
-    agent = BDPI("MlpPolicy", "FrozenLake8x8-v1")
+def test_the_papers_configuration_is_one_word_away():
+    agent = BDPI("MlpPolicy", "FrozenLake8x8-v1", **PAPER)
     assert (agent.gamma, agent.buffer_size, agent.batch_size) == (0.99, 20_000, 256)
     assert (agent.n_critics, agent.critics_per_step, agent.critic_iterations) == (16, None, 4)
     hyper = agent.hyperparameters()
     assert (hyper.critic_step_size, agent.trust_region) == (0.2, 0.05)
+    assert (agent.scale_observations, agent.return_size) == (False, None)
     assert (hyper.learning_rate, hyper.actor_learning_rate) == (1e-4, 1e-4)
     linear = [module for module in agent.policy.actor.modules() if isinstance(module, nn.Linear)]
     assert [layer.out_features for layer in linear] == [32, 4]

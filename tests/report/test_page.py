@@ -181,3 +181,16 @@ def test_a_study_of_full_size_stays_small() -> None:
         for seed in range(8)
     ]
     assert len(made(runs)) < 900_000
+
+
+def test_what_runs_found_about_themselves_is_shown_with_the_runs_concerned() -> None:
+    found = {"code": "rewards-equal", "message": f"All rewards are 0 {EVIL}", "remedy": "Check the reward function."}
+    poor, good = run(np.zeros(30), seed=3), run(np.arange(30), seed=4)
+    poor.config["findings"] = [found]
+    good.config["findings"] = []
+    reader = Reader(made([poor, good]))
+    assert "Why runs may not learn" in reader.text
+    assert found["message"] in reader.text
+    assert found["remedy"] in reader.text
+    assert '"findings"' not in reader.text  # what a run was is in its configuration, not how it went
+    assert "Why runs may not learn" not in Reader(made([good])).text

@@ -104,6 +104,30 @@ class Right(Counting):
         return observation, float(action), terminated, truncated, info
 
 
+class Blind(Right):
+    """The second of two sensors is stuck."""
+
+    observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
+
+    def _observe(self) -> Any:
+        return np.array([self.steps, 0.5], np.float32)
+
+
+class Forever(Right):
+    """No episode ends."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, False, False, info
+
+
+class Jagged(Right):
+    """Observations have another shape than they should."""
+
+    def _observe(self) -> Any:
+        return np.zeros(3, np.float32)
+
+
 class Masked(Right):
     """Action 1 is not allowed, and ends the episode."""
 
@@ -152,6 +176,9 @@ WORLDS = (
     Continuous,
     Steered,
     Right,
+    Blind,
+    Forever,
+    Jagged,
     Masked,
     Pictures,
     SlowPictures,

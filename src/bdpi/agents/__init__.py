@@ -6,6 +6,7 @@ from bdpi.agents.base import EnsembleAlgorithm
 from bdpi.agents.bdpi import BDPI
 from bdpi.agents.bootstrapped_dqn import BootstrappedDQN
 from bdpi.agents.evaluation import evaluate_policy
+from bdpi.agents.health import Finding, HealthWarning
 from bdpi.agents.paper import PAPER, PAPER_AGENTS
 from bdpi.agents.population import Population
 from bdpi.agents.tabular_bdpi import TabularBDPI
@@ -28,6 +29,8 @@ __all__ = [
     "ActorMimic",
     "BootstrappedDQN",
     "EnsembleAlgorithm",
+    "Finding",
+    "HealthWarning",
     "Population",
     "TabularBDPI",
     "evaluate_policy",

@@ -26,7 +26,9 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.agents.checkup import WORTH_ANOTHER, Checkup, EpisodeRecord, look
 from bdpi.agents.environments import make_if_id
+from bdpi.agents.health import Finding
 from bdpi.agents.journal import Journal
 from bdpi.agents.learners import AgentLearner, LearnerChoice, check_choice, network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
@@ -196,6 +198,9 @@ class EnsembleAlgorithm(SavingAlgorithm):
         self.acted_by: FloatArray | None = None
         #: entropy and the like, as they were last computed
         self._diagnostics: dict[str, float] = {}
+        #: what is kept of the episodes seen
+        self._episodes_seen: dict[str, Any] = {}
+        self._checkup = Checkup()
         if _init_setup_model:
             self._setup_model()
 
@@ -239,6 +244,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
     def _setup_model(self) -> None:
         """Networks, buffer, learner. Runs in the constructor and again when an agent is loaded."""
         self._check_hyperparameters()
+        self._record = EpisodeRecord(self.n_envs, self._episodes_seen)
         for name in ("learning_rate", "actor_learning_rate"):
             if isinstance(rate := getattr(self, name), np.number):  # of a grid, most likely; SB3 takes Python's only
                 setattr(self, name, float(rate))
@@ -344,6 +350,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         if epochs:
             self.logger.record("train/milliseconds_per_epoch", 1000 * elapsed / epochs)
+        self._checkup.look_if_due(self)
 
     def _is_beyond_all_rewards(self, q: float, transitions: Transitions) -> bool:
         """Whether a Q-value is far larger than rewards like those seen could ever add up to."""
@@ -504,6 +511,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
     ) -> Self:
         """Learn for ``total_timesteps`` environment steps; the parameters are those of every SB3 algorithm."""
         checks.check_steps(total_timesteps)
+        self._checkup.begin(self.env, anew=reset_num_timesteps)
         starts = self.asynchronous and self._background is None
         if starts:
             self.start_learning()
@@ -521,7 +529,30 @@ class EnsembleAlgorithm(SavingAlgorithm):
         finally:
             if starts:
                 self.stop_learning(finish=finished)
+        with self.learning_paused():
+            self._checkup.look_if_due(self, WORTH_ANOTHER)
+        self._checkup.say()
         return self
+
+    # -- health -------------------------------------------------------------------------------------------------
+
+    def health(self) -> list[Finding]:
+        """Why this agent may not learn, as far as it can tell: a look at its memory, its actor and its critics.
+
+        ``learn`` looks now and then, and warns (:class:`bdpi.HealthWarning`) of each finding once. Looking changes
+        nothing. Empty: nothing was found.
+        """
+        with self.learning_paused():
+            return look(self)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found when the agent last looked at itself, in :meth:`learn`."""
+        return self._checkup.findings
+
+    def _step_collected(self) -> None:
+        super()._step_collected()
+        self._checkup.after_step(self._record)
 
 
 def _generators(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:

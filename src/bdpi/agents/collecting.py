@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.agents.checkup import EpisodeRecord
 from bdpi.agents.journal import Journal, Step
 from bdpi.agents.normalizing import is_fresh, update_normalizer
 from bdpi.envs.wrappers.retracing import CONTINUED
@@ -45,6 +46,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
     #: of environments that have made no step since they were reset: whether they gave a mask then
     _masked_resets: dict[int, bool] | None = None
     _warned_of_lone_masks = False
+    #: returns of the first and the last episodes
+    _record: EpisodeRecord
     #: steps and episodes that were collected since the agent learned last; not zero after a callback stopped training
     _collected: tuple[int, int] = (0, 0)
 
@@ -124,6 +127,8 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
             self._note_resets(self.env, range(self.n_envs))
             new = [index for index, info in enumerate(infos) if not info.get(CONTINUED)]
             self._episodes_ended(np.array(new, dtype=np.int64))
+            for index in new:
+                self._record.begin(index)
         try:
             for index in range(self.n_envs):
                 self.check_observation("first observation", _row(self._last_obs, index), index, self.num_timesteps)
@@ -171,6 +176,7 @@ class CollectingAlgorithm(OffPolicyAlgorithm):
                 journaled = self._journal.append(*itertools.starmap(step_of, enumerate(infos)))
             self._change_memory(store)
             self.num_timesteps, self._journaled = self.num_timesteps + len(infos), journaled
+            self._record.add(rewards, dones, infos)
 
     def _catch_up(self, journal: Journal) -> None:
         """Remember what is in the journal and nowhere else, because somebody was interrupted."""

@@ -162,7 +162,7 @@ class SavingAlgorithm(SteppingAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         derived = ["agent_learner", "replay_buffer_class", "replay_buffer_kwargs", "_actor_lr_schedule"]
-        derived += ["_masked_resets", "_warned_of_lone_masks"]
+        derived += ["_masked_resets", "_warned_of_lone_masks", "_record", "_checkup"]
         derived += ["acted_by", "_warned_of_masks", "_background", "_acted_mask", "_quick_actor"]
         derived += ["journal", "_journal", "autosave", "_saved_at", "lr_schedule", "start_time", "kept_normalizer"]
         return [*super()._excluded_save_params(), *derived, "kept_inputs", "_device_is_free"]

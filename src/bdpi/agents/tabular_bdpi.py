@@ -18,8 +18,8 @@ class TabularBDPI(BDPI):
     """BDPI with tables instead of networks, for Discrete observations: exact, as no network has to be fitted.
 
     Learning from a batch takes the same time however many states there are; memory is ``2 * n_critics + 1`` tables.
-    The parameters are those of :class:`bdpi.BDPI`, ``trust_region`` being the paper's 0.05 by default; those of networks,
-    their fits and scales have no effect, and ``learner``, ``precision`` and ``policy_kwargs`` are warned of.
+    The parameters are those of :class:`bdpi.BDPI`, with the paper's ``trust_region`` of 0.05 by default. Those of
+    networks, their fits and scales have no effect; ``learner``, ``precision`` and ``policy_kwargs`` are warned of.
     """
 
     def __init__(

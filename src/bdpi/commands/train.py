@@ -228,6 +228,11 @@ def _report(outcome: Outcome) -> None:
             f"Mean return of the last {summary.last_episodes} {kind}: {number(summary.mean_return)}   "
             f"best moving average: {number(summary.best_average)}"
         )
+    if outcome.findings:
+        say("Why it may not learn:")
+        for finding in outcome.findings:
+            say(f"  {finding.message}")
+            say(f"    {finding.remedy}")
     for name, path in (("curve", folder.curve), ("film", folder.film), ("agent", folder.agent)):
         if path.exists():
             say(f"  {name:<6} {path}")

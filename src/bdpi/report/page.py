@@ -24,7 +24,7 @@ from bdpi.report.entropy import EntropyPanel, entropies_of
 from bdpi.report.panels import Panel, Row, Series, rows_of
 from bdpi.report.robustness import Robustness
 from bdpi.report.statistics import learning_curve
-from bdpi.report.tables import NONE, Table, TabledRow, unfinished
+from bdpi.report.tables import NONE, Table, TabledRow, findings_table, unfinished
 from bdpi.runs.store import StoredRun
 from bdpi.runs.versions import versions
 
@@ -35,7 +35,7 @@ _PICTURES = {
     "importance": "Share of the variance that each hyper-parameter explains: the numbers are in the table below",
 }
 # Entries of a configuration that say how a run went, not what it was.
-_NOT_CONFIGURATION = frozenset({"seed", "status", "result", "started", "finished", "study", "resumed"})
+_NOT_CONFIGURATION = frozenset({"seed", "status", "result", "started", "finished", "study", "resumed", "findings"})
 
 
 def make_page(
@@ -66,6 +66,9 @@ def make_page(
         parts.append(("entropies", "Entropy of the policy", _entropy_section(entropies)))
     if robustness and robustness.tables:
         parts.append(("robustness", "Robustness to hyper-parameters", _robustness_section(robustness)))
+    found = findings_table(runs)
+    if found.rows:
+        parts.append(("findings", found.title, _table(found)))
     waiting = unfinished(drawn)
     if waiting.rows:
         parts.append(("unfinished", waiting.title, _table(waiting)))

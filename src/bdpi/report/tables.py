@@ -13,6 +13,7 @@ from bdpi.report import statistics, style
 from bdpi.report.panels import Panel, Row, Series
 from bdpi.report.paper import PaperCurve, threshold_window, thresholds_of
 from bdpi.report.statistics import Estimate
+from bdpi.runs.store import StoredRun
 from bdpi.runs.text import number
 
 NONE = "–"
@@ -80,6 +81,24 @@ def unfinished(rows: Sequence[Row]) -> Table:
         lines,
         "The numbers of a series come from the episodes that all its runs have. "
         "Only runs that failed before they had all their episodes, and runs without any episode, are not counted.",
+    )
+
+
+def findings_table(runs: Iterable[StoredRun]) -> Table:
+    """What runs found about themselves when they ended, or were last saved."""
+    lines = []
+    for run in runs:
+        stored = run.config.get("findings")
+        for finding in stored if isinstance(stored, list) else ():
+            if isinstance(finding, dict):
+                said = (str(finding.get("message", NONE)), str(finding.get("remedy", NONE)))
+                lines.append((run.place.environment, run.place.series, str(run.place.seed), *said))
+    return Table(
+        "Why runs may not learn",
+        ("environment", "series", "seed", "finding", "remedy"),
+        5,
+        tuple(lines),
+        "What agents found about themselves: hints, not proofs. Runs without a finding are not listed.",
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 
+from bdpi.agents.health import Finding
 from bdpi.agents.metrics import entropy_bits
 from bdpi.runs.episodes import Episode
 from bdpi.runs.progress import Progress
@@ -31,6 +32,7 @@ class Keeper(BaseCallback):
     :param began: called when the environment was reset, before the first step.
     :param test: plays a test episode after each training episode; it returns ``None`` where it was stopped, and is then
         played when training goes on. ``None``: no tests.
+    :param found: told each finding of the agent about itself, when it is new.
     :param entropy: file of the policy's entropy (bits, float32) at every decision; ``None``: it is not recorded.
     """
 
@@ -43,10 +45,13 @@ class Keeper(BaseCallback):
         began: Callable[[], object],
         test: Callable[[], Episode | None] | None = None,
         entropy: Path | None = None,
+        found: Callable[[Finding], object] = lambda finding: None,
     ) -> None:
         super().__init__()
         self._progress, self._monitor, self._should_stop = progress, monitor, should_stop
         self._checkpoint, self._began, self._test, self._entropy = checkpoint, began, test, entropy
+        self._found = found
+        self._known: set[str] = set()
         self._next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
 
     def _on_training_start(self) -> None:
@@ -72,6 +77,7 @@ class Keeper(BaseCallback):
             return True  # an inner decision of a continuous action: no time has passed
         progress.steps = steps
         progress.episode_steps += 1
+        self._note_findings()
         episode = Episode.from_info(self.locals["infos"][0])
         if episode is not None:
             progress.episode_steps = 0
@@ -83,6 +89,16 @@ class Keeper(BaseCallback):
             now = time.monotonic()
             self._next_checkpoint = now + max(CHECKPOINT_SECONDS, (now - before) / _CHECKPOINT_SHARE)
         return not (progress.complete or self._should_stop())
+
+    def _note_findings(self) -> None:
+        findings: list[Finding] = self.model.findings  # type: ignore[attr-defined]
+        if findings is self._progress.findings:
+            return
+        self._progress.findings = findings
+        for finding in findings:
+            if finding.code not in self._known:
+                self._known.add(finding.code)
+                self._found(finding)
 
     def _catch_up_with_tests(self) -> None:
         """As many test episodes as training episodes: one is missing after a training episode, or after a stop."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -22,6 +22,9 @@ from rich.text import Text
 
 from bdpi.runs.progress import Observer, Progress, RunInfo
 from bdpi.runs.text import duration, number
+
+if TYPE_CHECKING:
+    from bdpi.agents.health import Finding
 
 PLAIN_SECONDS = 4.0
 _SPEED_WINDOW = 10.0  # seconds
@@ -112,6 +115,9 @@ class PlainView(Observer):
         with contextlib.suppress(OSError, ValueError):
             print(text, file=self._stream, flush=True)
 
+    def found(self, finding: Finding) -> None:
+        self.note(f"may not learn: {finding.message} {finding.remedy}")
+
     def ended(self) -> None:
         self._over.set()
         if self._thread is not None:
@@ -158,7 +164,12 @@ class TerminalView(Observer):
             self._steps_per_second = self._speed.update(progress.steps)
         width = max(24, min(self._console.width, 96))
         return Panel(
-            Group(self._head(progress), self._numbers(progress), *self._plot(progress, width - 4)),
+            Group(
+                self._head(progress),
+                self._numbers(progress),
+                *self._plot(progress, width - 4),
+                *self._findings(progress),
+            ),
             title=Text(f"{info.agent.upper()} on {info.environment}", style="bold"),
             title_align="left",
             subtitle=Text(f"seed {info.seed}, {info.learner} learner", style="dim"),
@@ -187,6 +198,10 @@ class TerminalView(Observer):
         for name, value in facts(progress, self._steps_per_second):
             text.append(f"{name} ", style="dim").append(value, style="bold").append("   ")
         return text
+
+    def _findings(self, progress: Progress) -> list[RenderableType]:
+        """Why the run may not learn; what to do about it is said in the end."""
+        return [Text(f"May not learn: {finding.message}", style="yellow") for finding in progress.findings]
 
     def _plot(self, progress: Progress, width: int) -> list[RenderableType]:
         """The moving average, with its lowest and highest value: as wide as the run has come, or a dot an episode."""

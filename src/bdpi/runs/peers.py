@@ -179,6 +179,9 @@ class PeerSession(Session):
     def _to_close(self) -> tuple[Any, ...]:
         return (self.environment,)
 
+    def _look_back(self, observer: Observer) -> None:
+        pass  # peers do not look at themselves
+
     def _attach_monitor(self) -> None:
         pass  # the keeper writes
 

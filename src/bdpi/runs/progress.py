@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bdpi.runs.episodes import Episodes, Summary, summarize
+
+if TYPE_CHECKING:
+    from bdpi.agents.health import Finding
 
 # Episode lengths change while an agent learns, so the time left is judged by the latest ones.
 _RECENT_EPISODES = 20
@@ -23,6 +27,7 @@ class Progress:
     :param steps: environment steps, with those of earlier sessions. The decisions of a continuous action are one step.
     :param episode_steps: steps of the episode that is going on.
     :param earlier_seconds: training time of earlier sessions.
+    :param findings: why the run may not learn, by the agent's last look at itself; replaced, never changed.
     """
 
     episodes_wanted: int | None
@@ -32,6 +37,7 @@ class Progress:
     steps: int = 0
     episode_steps: int = 0
     earlier_seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
     _began: float | None = None
     _session_seconds: float = 0.0
 
@@ -112,6 +118,9 @@ class Observer:
 
     def note(self, text: str) -> None:
         """One line that the user should know."""
+
+    def found(self, finding: Finding) -> None:
+        """The agent says why it may not learn. What it says now is in ``progress.findings``; this is new."""
 
     def ended(self) -> None:
         """The run is over and all its files are written. Also called after a failure, if ``began`` was."""

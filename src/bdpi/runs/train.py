@@ -8,6 +8,7 @@ import os
 import platform
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -38,6 +39,7 @@ from bdpi.runs.versions import origin
 
 if TYPE_CHECKING:
     from bdpi.agents import EnsembleAlgorithm as Agent
+    from bdpi.agents.health import Finding
     from bdpi.runs.tester import Tester
 
 _FILES = ("journal", "autosave")  # of an agent, beside those in its run's folder
@@ -54,12 +56,14 @@ class Outcome:
 
     :param status: ``"finished"``, ``"interrupted"`` or ``"failed"``, as in ``config.json``.
     :param error: one line, for a failed run.
+    :param findings: why it may not have learned.
     """
 
     status: str
     folder: RunFolder
     summary: Summary
     error: str | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 def prepare(
@@ -275,6 +279,13 @@ def _nothing_left(folder: RunFolder, progress: Progress) -> str:
     return f"{folder.path} already has its {done}: to train it longer, give a larger number with {option}"
 
 
+def _leave_findings_to_views() -> None:
+    """Views show findings, so that their warnings would say them twice; until the current filters are restored."""
+    from bdpi.agents.health import HealthWarning
+
+    warnings.simplefilter("ignore", HealthWarning)
+
+
 class Session:
     """One process's share of a run: train, save, draw. ``prepare`` and ``prepare_resumption`` make it.
 
@@ -327,11 +338,13 @@ class Session:
         observer = observer or Observer()
         self.folder.make()
         with self.folder.locked(), warnings_as_notes(observer.note):
+            _leave_findings_to_views()
             self.folder.tidy()
             self._open()
             observer.began(self.info, self.progress)
             try:
                 status, error = self._train(should_stop, observer)
+                self._look_back(observer)
                 observer.doing("saving")
                 unsaved = self._save(status)
                 if unsaved:
@@ -344,7 +357,7 @@ class Session:
                         if closing is not None:
                             closing.close()
                 observer.ended()
-        return Outcome(status, self.folder, self.progress.summary, error)
+        return Outcome(status, self.folder, self.progress.summary, error, tuple(self.progress.findings))
 
     def _open(self) -> None:
         """Write the first files, or make those of an earlier session agree with its saved agent."""
@@ -378,6 +391,15 @@ class Session:
         self.progress.end()
         return status, message
 
+    def _look_back(self, observer: Observer) -> None:
+        """What the agent finds about itself in the end: what it found on the way may be over."""
+        known = {finding.code for finding in self.progress.findings}
+        with contextlib.suppress(Exception):  # of an agent that has failed
+            self.progress.findings = self.agent.health()
+        for finding in self.progress.findings:
+            if finding.code not in known:
+                observer.found(finding)
+
     def _blame(self, error: Exception) -> None:
         if lacks_space(error):
             self.no_space = error
@@ -398,6 +420,7 @@ class Session:
             began=lambda: self._check_continuation(observer),
             test=None if tester is None else lambda: tester.play(len(progress.tests), should_stop),
             entropy=self.folder.entropy if self.config.get("record_entropy") else None,
+            found=observer.found,
         )
         self.agent.learn(_NO_END, callback=keeper, log_interval=None, reset_num_timesteps=self.agent.num_timesteps == 0)
 
@@ -430,6 +453,7 @@ class Session:
             status=status,
             finished=None if status == "running" else _now(),
             result=self.progress.summary.as_dict(),
+            findings=[finding.as_dict() for finding in self.progress.findings],
         )
         folder, problems = self.folder, []
 
