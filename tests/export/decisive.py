@@ -17,8 +17,8 @@ CLOSE = 1e-5
 
 def decisive_agent(env: Any, policy: str = "MlpPolicy", **arguments: Any) -> BDPI:
     """An agent that has seen a little, and whose actor has random parameters, larger than usual."""
-    agent = quick_agent(env, policy, batch_size=64, **arguments)
-    agent.learn(40)  # fewer than a batch: only VecNormalize learns from them
+    agent = quick_agent(env, policy, batch_size=32, **arguments)
+    agent.learn(40)  # more than a batch, so that the agent knows its scales
     actor = agent.policy.actor
     assert actor is not None
     generator = torch.Generator().manual_seed(1)

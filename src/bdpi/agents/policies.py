@@ -101,6 +101,9 @@ class BDPIPolicy(BasePolicy):
     default_net_arch: tuple[int, ...] = (32,)
     #: pictures, alone or among other observations, go through convolutions
     sees_pictures = False
+    observation_shift: Tensor
+    observation_factor: Tensor
+    return_scale: Tensor
 
     def __init__(
         self,
@@ -167,19 +170,19 @@ class BDPIPolicy(BasePolicy):
     def preprocess(self, observations: Any) -> Any:
         """Zero-based observation tensors as network inputs."""
         inputs = preprocess(observations, self.input_space, self.normalize_images)
-        first = 0
-        for key, size in self.scaled_parts.items():
+        for key, (shift, factor) in self.scales_of_parts().items():
             part = inputs if key is None else inputs[key]
-            shift, factor = (
-                each[first : first + size].view(part.shape[1:])
-                for each in (self.observation_shift, self.observation_factor)
-            )
-            part = (part - shift) * factor
+            scaled = (part - shift.view(part.shape[1:])) * factor.view(part.shape[1:])
             if key is None:
-                return part
-            inputs[key] = part
-            first += size
+                return scaled
+            inputs[key] = scaled
         return inputs
+
+    def scales_of_parts(self) -> dict[str | None, tuple[Tensor, Tensor]]:
+        """Shifts and factors of the parts of an observation that are scaled, flat."""
+        sizes = list(self.scaled_parts.values())
+        shifts, factors = self.observation_shift.split(sizes), self.observation_factor.split(sizes)
+        return dict(zip(self.scaled_parts, zip(shifts, factors, strict=True), strict=True))
 
     @property
     def scales(self) -> Scales:

@@ -38,6 +38,20 @@ class _Layer:
     biases: NDArray[np.float32]
 
 
+@dataclass(frozen=True, eq=False)
+class _Scales:
+    shift: NDArray[np.float32]
+    factor: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, agent: EnsembleAlgorithm) -> _Scales | None:
+        """How the agent scales observations; None: not at all."""
+        for shift, factor in agent.policy.scales_of_parts().values():
+            if bool((shift != 0).any() or (factor != 1).any()):
+                return cls(shift.cpu().numpy(), factor.cpu().numpy())
+        return None
+
+
 def export_c(agent: EnsembleAlgorithm, path: str | os.PathLike[str], name: str | None = None) -> None:
     """Write an agent's actor, with all that comes before it, as one C99 header without dependencies.
 
@@ -47,8 +61,8 @@ def export_c(agent: EnsembleAlgorithm, path: str | os.PathLike[str], name: str |
         void NAME_probabilities(const float *observation, float *out);   // of all NAME_ACTIONS actions
 
     An observation is NAME_INPUTS numbers as the environment gives them, in the order of memory (C order) where they
-    have several axes; a Discrete one is one number. Actions are the environment's numbers. ``VecNormalize`` is part of
-    the functions, with the statistics that it has now; a saved agent has them in its file. ``VecFrameStack`` is not:
+    have several axes; a Discrete one is one number. Actions are the environment's numbers. The agent's scales and
+    ``VecNormalize`` are part of the functions, as they are now; a saved agent has them in its file. ``VecFrameStack`` is not:
     the functions take stacked observations. Action masks are not, either: of the probabilities, take the largest that
     is allowed. Compile with ``-lm`` where the C library needs it. The functions take a few hundred bytes of stack, for
     the hidden units.
@@ -76,12 +90,13 @@ def c_header(agent: EnsembleAlgorithm, name: str = "policy") -> str:
     with agent.learning_paused():
         layers, activation = _perceptron(actor)
         normalization = next((step for step in part.steps if isinstance(step, Normalization)), None)
+        scales = _Scales.of(agent)
     one_hot = part.space if isinstance(part.space, spaces.Discrete) else None
     lines = [
-        *_introduction(agent, part, layers, normalization, name),
-        *_constants(name, layers, normalization),
+        *_introduction(agent, part, layers, normalization, scales, name),
+        *_constants(name, layers, normalization, scales),
         *_helpers(name, layers, activation, one_hot),
-        *_scores(name, layers, normalization, one_hot),
+        *_scores(name, layers, normalization, scales, one_hot),
         *_functions(name),
     ]
     return "\n".join(lines) + "\n"
@@ -139,13 +154,19 @@ def _perceptron(actor: Network) -> tuple[list[_Layer], type[nn.Module] | None]:
 
 
 def _introduction(
-    agent: EnsembleAlgorithm, part: Input, layers: list[_Layer], normalization: Normalization | None, name: str
+    agent: EnsembleAlgorithm,
+    part: Input,
+    layers: list[_Layer],
+    normalization: Normalization | None,
+    scales: _Scales | None,
+    name: str,
 ) -> list[str]:
     first, n_actions = int(agent.action_space.start), int(agent.action_space.n)
     n_inputs = 1 if isinstance(part.space, spaces.Discrete) else int(layers[0].weights.shape[1])
     sizes = "-".join(str(size) for size in (layers[0].weights.shape[1], *(len(layer.biases) for layer in layers)))
     n_constants = sum(layer.weights.size + layer.biases.size for layer in layers)
     n_constants += 0 if normalization is None else 3 * normalization.mean.size
+    n_constants += 0 if scales is None else 2 * scales.shift.size
     if isinstance(part.space, spaces.Discrete):
         observation = f"the number of a state, from {part.space.start} to {part.space.start + part.space.n - 1}"
     else:
@@ -176,8 +197,13 @@ def _introduction(
     return lines
 
 
-def _constants(name: str, layers: list[_Layer], normalization: Normalization | None) -> list[str]:
+def _constants(
+    name: str, layers: list[_Layer], normalization: Normalization | None, scales: _Scales | None
+) -> list[str]:
     lines: list[str] = []
+    if scales is not None:
+        lines += _array(f"{name}_shift", scales.shift)
+        lines += _array(f"{name}_factor", scales.factor)
     if normalization is not None:
         # A mean is the sum of two floats, so that observations near it keep all their digits.
         mean = normalization.mean.reshape(-1)
@@ -240,7 +266,11 @@ def _helpers(
 
 
 def _scores(
-    name: str, layers: list[_Layer], normalization: Normalization | None, one_hot: spaces.Discrete | None
+    name: str,
+    layers: list[_Layer],
+    normalization: Normalization | None,
+    scales: _Scales | None,
+    one_hot: spaces.Discrete | None,
 ) -> list[str]:
     """The function from an observation to the network's outputs."""
     lines = [f"static inline void {name}_scores(const float *observation, float *out) {{"]
@@ -256,6 +286,12 @@ def _scores(
             "    }",
         ]
         value = "seen"
+    if scales is not None:
+        lines += [
+            f"    float scaled[{n_inputs}];",
+            f"    for (int i = 0; i < {n_inputs}; i++) scaled[i] = ({value}[i] - {name}_shift[i]) * {name}_factor[i];",
+        ]
+        value = "scaled"
     for number, layer in enumerate(layers):
         n_in, n_out = layer.weights.shape[1], len(layer.biases)
         last = number == len(layers) - 1

@@ -41,10 +41,11 @@ def export_onnx(agent: EnsembleAlgorithm, path: str | os.PathLike[str]) -> None:
     - ``action``, int64 (n,): the most probable one, in the environment's numbers. That is ``predict`` with
       ``deterministic=True`` and without action masks. With masks, take the most probable action that is allowed.
 
-    Discrete parts become one-hot, pictures are divided by 255 and transposed, and ``VecNormalize`` normalises with the
-    statistics that it has now, just as for the agent. A saved agent has in its file what is needed for that, and can be
-    exported without its environment. A frame stack (``VecFrameStack``) has a memory, which a graph has not: the graph
-    takes stacked observations. State numbers outside their space become a row of zeros.
+    Discrete parts become one-hot, pictures are divided by 255 and transposed, numbers are scaled as the agent scales
+    them, and ``VecNormalize`` normalises with the statistics that it has now, just as for the agent. A saved agent has
+    in its file what is needed for that, and can be exported without its environment. A frame stack (``VecFrameStack``)
+    has a memory, which a graph has not: the graph takes stacked observations. State numbers outside their space become
+    a row of zeros.
 
     The file's metadata hold ``bdpi`` (version), ``class``, ``observation_space`` (of the inputs), ``action_space`` and
     ``wrappers`` (from the inside out), all but the first two as JSON.
@@ -80,6 +81,11 @@ def onnx_model(agent: EnsembleAlgorithm) -> onnx.ModelProto:
             key: _preprocess(graph, _wrap(graph, names[key], part), seen[key], agent.policy.normalize_images)
             for key, part in inputs.items()
         }
+        for key, scales in agent.policy.scales_of_parts().items():
+            name = next(iter(prepared)) if key is None else key
+            shift, factor = (each.cpu().numpy().reshape(seen[name].shape) for each in scales)
+            centred = graph.add("Sub", prepared[name], graph.constant(shift, what="shift"))
+            prepared[name] = graph.add("Mul", centred, graph.constant(factor, what="factor"))
         is_dict = isinstance(agent.observation_space, spaces.Dict)
         scores = add_network(graph, actor, prepared if is_dict else next(iter(prepared.values())))
     graph.add("Softmax", scores, name=PROBABILITIES, axis=1)
