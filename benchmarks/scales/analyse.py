@@ -25,6 +25,7 @@ from scales import tasks
 
 BLOCKS = 20  # of steps, that make up a curve
 WINDOW = 20  # episodes whose mean has to reach the threshold
+FEWEST = 5  # episodes of each run that show what a rule is worth
 RESAMPLED = 2000
 
 Floats = NDArray[np.float64]
@@ -215,19 +216,24 @@ def print_deployed(folders: list[Path]) -> None:
     if not found:
         return
     names = list(dict.fromkeys(rule for rules in found.values() for rule in rules))
-    scores: dict[str, list[Floats]] = {rule: [] for rule in names}
+    more: dict[str, list[Floats]] = {rule: [] for rule in names}
     rows = []
     for (name, candidate), rules in found.items():
-        task, cells = tasks.find(name).task, []
+        task, cells, scores = tasks.find(name).task, [], dict[str, Floats]()
         for rule in names:
-            means = np.array([np.mean(returns) for returns in rules.get(rule, {}).values()])
-            if len(means):
-                scores[rule].append(np.clip((means - task.random) / (task.solved - task.random), 0, 1))
-            cells.append(f"{means.mean():.4g}" if len(means) else "")
+            episodes = list(rules.get(rule, {}).values())
+            if len(episodes) < len(rules["drawn"]) or min(map(len, episodes)) < FEWEST:
+                cells.append("")  # the time was over
+                continue
+            means = np.array([np.mean(returns) for returns in episodes])
+            scores[rule] = np.clip((means - task.random) / (task.solved - task.random), 0, 1)
+            more[rule].append(scores[rule] - scores["drawn"])
+            cells.append(f"{means.mean():.4g}")
         rows.append([name, candidate, *cells])
     print("## Deployed: mean returns by rule\n")
     print_table(["task", "candidate", *names], rows)
-    print_table(["rule", "mean score"], [[rule, text(over_tasks(parts), 3)] for rule, parts in scores.items() if parts])
+    compared = [[rule, str(len(parts)), text(over_tasks(parts), 3)] for rule, parts in more.items() if parts]
+    print_table(["rule", "tasks", "score, more than drawn actions"], compared)
 
 
 def main() -> None:

@@ -139,9 +139,8 @@ def test_the_policy_follows_the_learner_without_copies():
     before = agent.policy.probabilities(observations)
     agent.learn(40)
     assert not np.array_equal(agent.policy.probabilities(observations), before)
-    np.testing.assert_allclose(
-        agent.policy.probabilities(observations), agent.agent_learner.learner.policy(observations), atol=1e-6
-    )
+    followed = agent.agent_learner.learner.policy(agent.policy.scales.inputs(observations))
+    np.testing.assert_allclose(agent.policy.probabilities(observations), followed, atol=1e-6)
 
 
 # -- files that are not what they should be ------------------------------------------------------------------------

@@ -106,13 +106,15 @@ def test_states_outside_their_space_read_nothing_outside_the_weights(state: floa
 
 def test_every_weight_is_printed_exactly(tmp_path: Path) -> None:
     agent = decisive_agent(Walk())
+    scales = agent.policy.scales
     with torch.no_grad():
         next(agent.policy.actor.parameters())[0] = torch.tensor([1.0, 1e-40, 3e38])
     export_c(agent, tmp_path / "policy.h")
     text = re.sub(r"/\*.*?\*/", "", (tmp_path / "policy.h").read_text(), flags=re.DOTALL)
     arrays = re.findall(r"static const float \w+\[\d+\] = \{(.*?)\};", text, re.DOTALL)
     found = [np.float32(number.removesuffix("f")) for array in arrays for number in re.findall(r"[^\s,]+", array)]
-    wanted = [value for parameter in agent.policy.actor.parameters() for value in parameter.detach().numpy().ravel()]
+    wanted = [*scales.shift, *scales.factor]
+    wanted += [value for parameter in agent.policy.actor.parameters() for value in parameter.detach().numpy().ravel()]
     assert np.array_equal(found, np.array(wanted, dtype=np.float32))
 
 

@@ -194,7 +194,8 @@ class BDPIPolicy(BasePolicy):
         self._scales = scales
         self.observation_shift.copy_(torch.as_tensor(scales.shift))
         self.observation_factor.copy_(torch.as_tensor(scales.factor))
-        self.return_scale.copy_(torch.tensor([scales.return_shift, scales.return_factor, scales.knows_returns]))
+        new = [scales.return_shift, scales.return_factor, scales.knows_returns]
+        self.return_scale.copy_(torch.tensor(new, dtype=torch.float64))
 
     def _read_scales(self, *_: Any) -> None:
         """After ``load_state_dict``."""

@@ -62,10 +62,10 @@ def export_c(agent: EnsembleAlgorithm, path: str | os.PathLike[str], name: str |
 
     An observation is NAME_INPUTS numbers as the environment gives them, in the order of memory (C order) where they
     have several axes; a Discrete one is one number. Actions are the environment's numbers. The agent's scales and
-    ``VecNormalize`` are part of the functions, as they are now; a saved agent has them in its file. ``VecFrameStack`` is not:
-    the functions take stacked observations. Action masks are not, either: of the probabilities, take the largest that
-    is allowed. Compile with ``-lm`` where the C library needs it. The functions take a few hundred bytes of stack, for
-    the hidden units.
+    ``VecNormalize`` are part of the functions, as they are now; a saved agent has them in its file. ``VecFrameStack``
+    is not: the functions take stacked observations. Action masks are not, either: of the probabilities, take the
+    largest that is allowed. Compile with ``-lm`` where the C library needs it. The functions take a few hundred bytes
+    of stack, for the hidden units.
 
     :param agent: BDPI or ActorMimic, with a perceptron of tanh or ReLU units on Box or Discrete observations
     :param path: of the file; folders are made, and a file of that name is replaced at once or not at all
