@@ -34,9 +34,8 @@ def main() -> None:
             means.append([returns.mean() for returns in pair])
     table = np.array(means)
     difference, low, high = interval(table[:, 1] - table[:, 0])
-    print(
-        f"{len(table)} seeds, steps {FIRST_STEP} to {last:.0f}: few {table[:, 0].mean():.1f}, many {table[:, 1].mean():.1f}"
-    )
+    print(f"{len(table)} seeds, steps {FIRST_STEP} to {last:.0f}")
+    print(f"few {table[:, 0].mean():.1f}, many {table[:, 1].mean():.1f}")
     print(f"many - few: {difference:.1f} [{low:.1f}, {high:.1f}]")
 
 
