@@ -181,7 +181,7 @@ class BDPIPolicy(BasePolicy):
     def scales_of_parts(self) -> dict[str | None, tuple[Tensor, Tensor]]:
         """Shifts and factors of the parts of an observation that are scaled, flat."""
         sizes = list(self.scaled_parts.values())
-        shifts, factors = self.observation_shift.split(sizes), self.observation_factor.split(sizes)
+        shifts, factors = torch.split(self.observation_shift, sizes), torch.split(self.observation_factor, sizes)
         return dict(zip(self.scaled_parts, zip(shifts, factors, strict=True), strict=True))
 
     @property
