@@ -20,7 +20,7 @@ import numpy as np
 from stable_baselines3.common.callbacks import StopTrainingOnMaxEpisodes
 from stable_baselines3.common.monitor import Monitor
 
-from bdpi import BDPI
+from bdpi import BDPI, PAPER
 from bdpi.envs.table import FORWARD, TURN_LEFT, TURN_RIGHT
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "demonstrations"
@@ -60,7 +60,7 @@ def run(job: tuple[int, int]) -> None:
         return
     rng = np.random.default_rng(seed)
     env = Monitor(gym.make("Table-v0"))
-    agent = BDPI("MlpPolicy", env, seed=seed, n_threads=1)
+    agent = BDPI("MlpPolicy", env, seed=seed, n_threads=1, **PAPER)
     shown = [demonstration(rng) for _ in range(wanted)]
     for steps in shown:
         agent.add_demonstrations(steps)

@@ -108,11 +108,11 @@ def interval(samples: Floats, statistic: Callable[..., Any] = np.mean) -> tuple[
     return float(statistic(samples)), float(low), float(high)
 
 
-def over_tasks(scores: list[Floats]) -> tuple[float, float, float]:
+def over_tasks(scores: list[Floats], level: float = 95.0) -> tuple[float, float, float]:
     """Mean over tasks, with the interval of a bootstrap that draws runs within each task."""
     rng = np.random.default_rng(0)
     means = [task[rng.integers(0, len(task), (RESAMPLED, len(task)))].mean(axis=1) for task in scores]
-    low, high = np.percentile(np.mean(means, axis=0), [2.5, 97.5])
+    low, high = np.percentile(np.mean(means, axis=0), [50 - level / 2, 50 + level / 2])
     return float(np.mean([task.mean() for task in scores])), float(low), float(high)
 
 
@@ -200,11 +200,13 @@ def print_overall(results: Results, baseline: str | None) -> None:
             common = [seed for seed in seeds if seed in base.get(task, {})]
             if common:
                 paired.append(np.array([seeds[seed] - base[task][seed] for seed in common]))
-        solved = f"{len(of_tasks)} of {len(results)}"
-        rows.append([candidate, text(estimate, 3), text(over_tasks(paired), 3) if paired else "", solved])
+        worst = f"{min(part.mean() for part in paired):.3f}" if paired else ""
+        both = [text(over_tasks(paired, level), 3) if paired else "" for level in (95, 80)]
+        rows.append([candidate, text(estimate, 3), *both, worst])
     rows.sort(key=lambda row: -float(row[1].split()[0]))
     print(f"## All tasks: {', '.join(results)}\n")
-    print_table(["candidate", "mean score", f"more than {baseline or names[0]}", "tasks"], rows)
+    more = f"more than {baseline or names[0]}"
+    print_table(["candidate", "mean score", f"{more}, 95 %", f"{more}, 80 %", "task that loses most"], rows)
 
 
 def print_deployed(folders: list[Path]) -> None:

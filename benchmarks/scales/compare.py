@@ -35,12 +35,11 @@ COLOURS = {"BDPI": "#0072b2", "BDPI, paper": "#56b4e9", "DQN": "#d55e00", "QR-DQ
 
 def series() -> dict[str, dict[str, list[History]]]:
     """Runs by task and by name."""
-    ours = load([ROOT / "results" / "scales" / "deploy"])
-    papers = load([ROOT / "results" / "scales" / "screen"])
+    again, papers = (load([ROOT / "results" / "scales" / name]) for name in ("deploy", "screen"))
     found: dict[str, dict[str, list[History]]] = {}
     for task in TASKS:
         found[task] = {
-            "BDPI": list(ours[task]["base"].values()),
+            "BDPI": [history for rounds in (papers, again) for history in rounds[task]["base"].values()],
             "BDPI, paper": list(papers[task]["paper"].values()),
         }
     rows: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
@@ -90,15 +89,15 @@ def main() -> None:
                 [task, f"{threshold:g}", name, f"{np.isfinite(when).sum()} of {len(when)}", estimate, str(steps)]
             )
     print_table(["task", "threshold", "agent", "runs that reach it", "median steps until then", "steps made"], rows)
-    everything = load([ROOT / "results" / "scales" / "deploy"])
-    docked = [np.flatnonzero(history.returns > 50) for history in everything["Table-v0"]["base"].values()]
-    print("Table-v0, first dock by episode:", [int(first[0]) if len(first) else None for first in docked])
-    for low, high in ((50, 75), (75, 100)):
-        means = [history.returns[low:high].mean() for history in everything["Table-v0"]["base"].values()]
-        print(f"Table-v0, episodes {low}-{high}:", text(interval(np.array(means)), 1))
-    lake = [history.returns[200:300] for history in everything["FrozenLake8x8-v1"]["base"].values()]
-    means = np.array([returns.mean() for returns in lake if len(returns)])
-    print("FrozenLake8x8-v1, episodes 200-300:", text(interval(means)), "lowest", means.min(), "runs", len(means))
+    rounds = [load([ROOT / "results" / "scales" / name])["Table-v0"] for name in ("screen", "deploy")]
+    for name in ("base", "paper"):
+        runs = [history for each in rounds for history in each.get(name, {}).values()]
+        docked = sum(bool((history.returns[:100] > 50).any()) for history in runs)
+        means = np.array([history.returns[75:100].mean() for history in runs if len(history.returns) > 75])
+        late = text(interval(means), 1)
+        print(
+            f"Table-v0, {name}: {docked} of {len(runs)} dock by episode 100; episodes 75-100 {late} ({len(means)} runs)"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What scales cost: the time of an epoch with them over that without, measured by turns.
 
-    python benchmarks/scales/cost.py
+python benchmarks/scales/cost.py
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ python benchmarks/scales/instrument.py results/instrument/few results/instrument
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -22,7 +23,11 @@ def histories(folder: Path) -> dict[int, History]:
 
 
 def main() -> None:
-    few, many = (histories(Path(name)) for name in sys.argv[1:3])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("few", type=Path)
+    parser.add_argument("many", type=Path)
+    options = parser.parse_args()
+    few, many = histories(options.few), histories(options.many)
     last = min(max(history.steps[-1] for history in runs.values()) for runs in (few, many))
     means = []
     for seed in sorted(few.keys() & many.keys()):

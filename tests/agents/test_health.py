@@ -133,7 +133,9 @@ def test_an_episode_that_never_ends_also_where_learning_waits_for_the_end():
 
 
 def test_an_actor_that_is_certain_of_something_bad():
-    agent = learned(Turning(), 83 * 7, n_critics=4, learning_rate=1e-3, buffer_size=2000, gradient_steps=8)
+    few = {"n_critics": 4, "buffer_size": 2000, "gradient_steps": 8}
+    unscaled = {"scale_observations": False, "return_size": None}
+    agent = learned(Turning(), 83 * 7, **few, **unscaled, learning_rate=1e-3, trust_region=0.05)
     assert codes(agent) == {"certain-but-poor"}
 
 
@@ -167,7 +169,13 @@ def test_a_run_that_learns_says_nothing(environment):
     with warnings.catch_warnings():
         warnings.simplefilter("error", bdpi.HealthWarning)
         agent = bdpi.BDPI(
-            "MlpPolicy", environment, 1e-3, seed=0, gradient_steps=3, **{**QUICK, "n_critics": 8, "buffer_size": 5000}
+            "MlpPolicy",
+            environment,
+            1e-3,
+            seed=0,
+            gradient_steps=3,
+            return_size=100.0,  # few steps at a high rate
+            **{**QUICK, "n_critics": 8, "buffer_size": 5000},
         )
         agent.learn(2200, log_interval=None)
     assert agent._n_updates > health.ENOUGH_EPOCHS

@@ -37,7 +37,7 @@ from bdpi.agents.saving import SavingAlgorithm
 from bdpi.learner import Hyperparameters, Transitions, native
 from bdpi.learner.interface import BoolArray, EpochMetrics, FloatArray, IntArray
 from bdpi.learner.rules import ActorRule, check_rule
-from bdpi.learner.scales import Scales, scale_returns
+from bdpi.learner.scales import FAR, Scales, scale_returns
 from bdpi.learner.torch import Precision, dtype_of
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
@@ -174,7 +174,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         self.critic_step_size = critic_step_size
         self.scale_observations = scale_observations
         self.return_size = return_size
-        #: the epoch before which scales are estimated again
+        #: how much experience there is when scales are estimated again; 0: they never were
         self._scales_due = 0
         self.learner_choice: LearnerChoice = learner
         self.precision: Precision = precision
@@ -354,7 +354,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
 
     def _is_beyond_all_rewards(self, q: float, transitions: Transitions) -> bool:
         """Whether a Q-value is far larger than rewards like those seen could ever add up to."""
-        largest = max(1.0, float(np.abs(transitions.rewards).max()))
+        largest = float(np.abs(transitions.rewards).max()) or 1.0
         return abs(q) * (1 - self.gamma) > DIVERGED * largest
 
     def _scales_observations(self) -> bool:
@@ -362,22 +362,26 @@ class EnsembleAlgorithm(SavingAlgorithm):
         return self.scale_observations and not (normalizer is not None and normalizer.norm_obs)
 
     def _estimate_scales(self) -> None:
-        """Fit the scales to the replay memory: when there is twice as much experience as the last time, or when a
-        first reward that is not 0 shows what size rewards have."""
-        normalizer, scales = self._vec_normalize_env, self.policy.scales
+        """Fit the scales to the replay memory: when there is twice as much experience as the last time, and when the
+        newest transition is far from all that the scales were made for."""
+        memory, normalizer, scales = self.replay_buffer, self._vec_normalize_env, self.policy.scales
         scales_returns = self.return_size is not None and not (normalizer is not None and normalizer.norm_reward)
-        is_due = self._n_updates >= self._scales_due
-        finds_reward = scales_returns and not scales.knows_returns and bool(np.any(self.replay_buffer.rewards))
-        if not is_due and not finds_reward:
-            return
-        if is_due and self._scales_observations():
-            scales = self.agent_learner.scaled_to_range(
-                self.replay_buffer.next_observations_held(), is_first=self._scales_due == 0
-            )
+        experience = max(self.num_timesteps, len(memory) + memory.n_demonstrations)
+        is_first, is_due = self._scales_due == 0, experience >= self._scales_due
+        if self._scales_observations():
+            if is_due or self.agent_learner.is_far(memory.newest_observations()):
+                scales = self.agent_learner.scaled_to_range(memory.next_observations_held(), is_first)
+        elif not np.all(scales.factor == 1):  # the environment was exchanged for one with VecNormalize
+            unscaled = Scales.none(len(scales.shift))
+            scales = replace(scales, shift=unscaled.shift, factor=unscaled.factor)
         if scales_returns:
-            scales = scale_returns(scales, self.replay_buffer.returns_to_go(), self._size_of_returns())
+            size = self._size_of_returns()
+            largest = float(np.abs(memory.newest_rewards()).max(initial=0.0)) * scales.return_factor
+            finds_reward = not scales.knows_returns and bool(np.any(memory.rewards))
+            if is_due or finds_reward or (scales.knows_returns and largest > FAR * size):
+                scales = scale_returns(scales, memory.returns_to_go(), size)
         if is_due:
-            self._scales_due = 2 * self._n_updates + self.batch_size
+            self._scales_due = 2 * experience
         if scales is not self.policy.scales:
             with self.acting():
                 self.agent_learner.set_scales(scales)
@@ -419,8 +423,9 @@ class EnsembleAlgorithm(SavingAlgorithm):
             largest = np.abs(transitions.rewards[batches]).max()
             raise ValueError(
                 f"learning diverged at step {self.num_timesteps}: the critics' loss is {metrics.critic_loss:.3g} and "
-                f"their mean Q-value {metrics.mean_q:.3g}, with rewards up to {largest:.3g}. Scale them down, as "
-                "VecNormalize does, or lower learning_rate, and go on from an earlier agent; the experience is kept."
+                f"their mean Q-value {metrics.mean_q:.3g}, with rewards up to {largest:.3g}. Lower "
+                "learning_rate, leave return_size at its default, and go on from an earlier agent; the experience is "
+                "kept."
             )
         if self.agent_learner.has_actor and not np.isfinite(metrics.actor_loss):
             hint = " Q-values of actions that are not allowed are minus infinity, and 0 times that is not a number."

@@ -156,6 +156,14 @@ class _Transitions(_Base):
         own = returns_to_go(*(column[order] for column in columns))
         return np.concatenate([own, returns_to_go(*(column[self.buffer_size :] for column in columns))])
 
+    def newest_rewards(self) -> NDArray[np.float32]:
+        """Of the last step of each environment."""
+        return self.rewards[self.pos - 1 : self.pos or None]
+
+    def newest_observations(self) -> Observations:
+        """That the last step of each environment led to."""
+        return _map(lambda array: array[self.pos - 1], self.next_observations)
+
     def next_observations_held(self) -> Observations:
         """The next observations of all transitions held, demonstrations too."""
 

@@ -17,7 +17,7 @@ from bdpi.agents import health
 from bdpi.agents.health import Finding, HealthWarning, Returns
 from bdpi.agents.metrics import entropy_bits
 from bdpi.agents.policies import mask_probabilities
-from bdpi.learner.scales import returns_to_go
+from bdpi.learner.scales import returns_to_go, size_of
 from bdpi.learner.tabular import allowed
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ def look(agent: EnsembleAlgorithm) -> list[Finding]:
     inner = (discounts == 1) & (rewards == 0) if agent.gamma < 1 else np.zeros(n, bool)
     findings += health.observation_findings(_seen(own.observations, n), agent.observation_space, record.count)
     findings += health.reward_findings(rewards[~inner], record.differ)
+    findings += _scale_findings(agent)
     # Before the first rewards, actor and critics are as random as they began, and rare ones spread slowly.
     is_rewarded = record.differ and float(np.mean(rewards[~inner] != 0)) >= health.OFTEN_REWARDED
     if n < _STATES or agent._n_updates == 0 or not is_rewarded:
@@ -167,6 +168,18 @@ def look(agent: EnsembleAlgorithm) -> list[Finding]:
     findings += health.critic_findings(greedy, n_actions, agent._n_updates, record.returns)
     q, returns = values_and_returns(agent)
     return findings + health.value_findings(q, returns, agent._n_updates)
+
+
+def _scale_findings(agent: EnsembleAlgorithm) -> list[Finding]:
+    """Whether scales fit what was observed, or are missing."""
+    if agent._vec_normalize_env is not None or not agent.agent_learner.learns_in_units:
+        return []
+    flat = agent.agent_learner.flat(_seen(agent.replay_buffer.next_observations_held(), len(agent.replay_buffer)))
+    factor = agent.policy.scales.factor.astype(np.float64)
+    reach = np.where(factor > 0, 1 / np.where(factor > 0, factor, 1), 0) if agent.scale_observations else None
+    size = size_of(agent.replay_buffer.returns_to_go()) if agent.return_size is None else None
+    rows = len(agent.replay_buffer)
+    return health.scale_findings(np.zeros((rows, 0)) if flat is None else flat, reach, size)
 
 
 def values_and_returns(agent: EnsembleAlgorithm) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -132,6 +132,57 @@ def _saturated(values: Floats, name: str) -> list[Finding]:
     ]
 
 
+#: So many times the range of nearly all values: the few beyond it decide how the others are seen.
+OUTLYING = 50.0
+#: Numbers that networks tell apart well, and learn well, without being scaled.
+SEEN_WELL = 0.01, 30.0
+LEARNED_WELL = 300.0
+
+
+def scale_findings(observations: Floats, reach: Floats | None, size_of_returns: float | None) -> list[Finding]:
+    """Single values that blind the agent to all others; and units that do not suit networks, where nothing scales them.
+
+    :param observations: all numbers that could be scaled, side by side, one row a transition
+    :param reach: half of the range that each is scaled by; None: they are not scaled
+    :param size_of_returns: that are not scaled; None: they are
+    """
+    findings: list[Finding] = []
+    if len(observations) < ENOUGH_TRANSITIONS:
+        return findings
+    low, high = np.percentile(observations, [0.5, 99.5], axis=0) if observations.shape[1] else (np.zeros(0),) * 2
+    usual = (high - low) / 2
+    if reach is not None:
+        far = np.flatnonzero((usual > 0) & (reach > OUTLYING * usual))
+        if len(far):
+            findings.append(
+                Finding(
+                    "observations-outlying",
+                    f"{_dimensions(far, '')} had a value {_number(reach[far[0]] / usual[far[0]])} times as far as "
+                    "nearly all others: the range by which it is scaled is that of a glitch.",
+                    "Clip that sensor to values that can be, and train anew.",
+                )
+            )
+    else:
+        odd = np.flatnonzero((usual > 0) & ((usual < SEEN_WELL[0]) | (usual > SEEN_WELL[1])))
+        if len(odd):
+            findings.append(
+                Finding(
+                    "observations-unscaled",
+                    f"{_dimensions(odd, '')} varies by {_number(usual[odd[0]])}, which networks see badly as it is.",
+                    "Set scale_observations=True, which is the default of BDPI.",
+                )
+            )
+    if size_of_returns is not None and size_of_returns > LEARNED_WELL:
+        findings.append(
+            Finding(
+                "returns-unscaled",
+                f"Discounted returns have a size of {_number(size_of_returns)}, which networks learn slowly as it is.",
+                "Set return_size=10, which is the default of BDPI.",
+            )
+        )
+    return findings
+
+
 def _dimensions(indices: Sequence[int] | NDArray[np.int64], name: str) -> str:
     named = ", ".join(str(index) for index in indices[:_MOST_NAMED])
     more = f" and {len(indices) - _MOST_NAMED} more" if len(indices) > _MOST_NAMED else ""
@@ -330,7 +381,7 @@ def value_findings(q: Floats, returns: Floats, epochs: int) -> list[Finding]:
         Finding(
             "values-far",
             f"Q-values have not come near the discounted returns seen: {seen}.",
-            "Raise learning_rate, or make rewards smaller.",
+            "Raise learning_rate, or lower return_size.",
         )
     ]
 

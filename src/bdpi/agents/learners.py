@@ -6,10 +6,11 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
@@ -48,6 +49,8 @@ class AgentLearner:
         self.learner = learner
         self.has_actor = has_actor
         self._policy = policy
+        #: networks do; tables learn as well in any
+        self.learns_in_units = not isinstance(learner, TabularLearner)
         #: that the policy's network shares with the learner, which changes them
         self.actor_parameters: torch.Tensor | None = None
         self._inputs = inputs
@@ -82,11 +85,21 @@ class AgentLearner:
         :param is_first: they were not made for any before
         """
         before = self._policy.scales
-        keys = self._policy.scaled_parts
-        parts = [observations[key] for key in keys] if isinstance(observations, dict) else [observations] * len(keys)  # type: ignore[index]
-        if not parts:
-            return before
-        return scale_to_range(before, np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1), is_first)
+        flat = self.flat(observations)
+        return before if flat is None else scale_to_range(before, flat, is_first)
+
+    def is_far(self, observations: Observations) -> bool:
+        """Whether one of these is far from all that the policy's scales were made for."""
+        flat = self.flat(observations)
+        return flat is not None and self._policy.scales.is_far(flat)
+
+    def flat(self, observations: Observations) -> NDArray[Any] | None:
+        """All numbers of observations that are scaled, side by side; None: there are none."""
+        keys = [key for key in self._policy.scaled_parts if key is not None]
+        parts = [observations[key] for key in keys] if isinstance(observations, dict) else [observations]
+        if not self._policy.scaled_parts:
+            return None
+        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
     def set_scales(self, scales: Scales) -> None:
         """Have networks see the world by other scales; Q-values in the user's units stay what they are."""

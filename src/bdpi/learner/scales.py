@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float32]
 
+_ROUNDING = 1e-6  # of single precision, relative to the size of a number
+#: Inputs and rewards so many times beyond what scales were made for show that they no longer fit.
+FAR = 4.0
+
 
 @dataclass(frozen=True, eq=False)
 class Scales:
@@ -50,6 +54,11 @@ class Scales:
         result: FloatArray = (observations - self.shift) * self.factor
         return result
 
+    def is_far(self, observations: NDArray[Any]) -> bool:
+        """Whether one of these is far from all that the scales were made for, or changes for the first time."""
+        still = (self.factor == 0) & (np.abs(observations - self.shift) > _ROUNDING * np.abs(self.shift))
+        return bool(np.any(still) or np.any(np.abs(self.inputs(observations)) > FAR))
+
     def q_values(self, outputs: FloatArray) -> FloatArray:
         """What networks say, in the user's units."""
         result: FloatArray = outputs / np.float32(self.return_factor) + np.float32(self.return_shift)
@@ -77,7 +86,7 @@ def scale_to_range(before: Scales, observations: NDArray[Any], is_first: bool, s
         lowest, highest = np.minimum(lowest, before.shift - reach), np.maximum(highest, before.shift + reach)
     width = highest - lowest
     # What differs by no more than rounding does not differ.
-    differs = width > 1e-6 * np.maximum(np.abs(lowest), np.abs(highest))
+    differs = width > _ROUNDING * np.maximum(np.abs(lowest), np.abs(highest))
     factor = np.where(differs, 2 * size / np.where(differs, width, 1), 0)
     return replace(before, shift=((lowest + highest) / 2).astype(np.float32), factor=factor.astype(np.float32))
 

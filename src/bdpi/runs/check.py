@@ -364,8 +364,8 @@ def _always(agent: Agent, policy: str) -> Iterator[str]:
     yield f"networks: {policy}"
     if isinstance(agent.observation_space, spaces.Discrete):
         yield f"state numbers are one-hot, {agent.observation_space.n} inputs"
-    elif policy != "CnnPolicy" and agent.scale_observations:
-        yield "observations: the agent scales them by their range, whatever their units"
+    elif agent.policy.scaled_parts and agent.scale_observations:
+        yield "observations: the agent scales numbers by their range, whatever their units"
     if agent.return_size is not None:
         yield "returns: the agent scales them by their size, whatever their units"
 

@@ -170,6 +170,72 @@ def test_demonstrations_count_and_empty_rows_do_not():
     assert len(held) == 90
 
 
+class Widening(Walk):
+    """Observations and rewards that become a hundred times as large after some steps."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        factor = 100.0 if self.steps > 120 else 1.0
+        observation, _, *rest = super().step(action)
+        return (observation * np.float32(factor)), (action + 0.1) * factor, *rest
+
+
+@pytest.mark.parametrize("settings", [{}, {"train_freq": 10}])
+def test_scales_follow_what_is_far_from_all_that_was_seen(settings):
+    agent = quick_agent(Widening(spaces.Box(-1, 1, (3,), np.float32)), buffer_size=1000, **settings).learn(160)
+    newest = agent.replay_buffer.transitions().next_observations[121:160]
+    assert np.abs(agent.policy.scales.inputs(newest)).max() < 4
+    size = agent._size_of_returns()
+    assert np.abs(agent.replay_buffer.rewards).max() * agent.policy.scales.return_factor < 4 * size
+
+
+def test_experience_counts_not_epochs():
+    """After many epochs on few transitions, scales still follow what is new."""
+    agent = quick_agent(InUnits(), buffer_size=2000).learn(40)
+    for _ in range(500):
+        agent.learn_once()
+    before = agent.policy.scales.factor
+    agent.learn(200, reset_num_timesteps=False)
+    assert not np.array_equal(agent.policy.scales.factor, before)
+    held = agent.replay_buffer.next_observations_held()
+    assert np.abs(agent.policy.scales.inputs(held)).max() < 4
+
+
+def test_a_normalizer_that_comes_later_takes_the_place_of_scales():
+    agent = quick_agent(InUnits(1000.0)).learn(40)
+    agent.set_env(VecNormalize(DummyVecEnv([InUnits])))
+    agent.learn(20, reset_num_timesteps=False)
+    np.testing.assert_array_equal(agent.policy.scales.factor, np.ones(4))
+
+
+class Glitch(Walk):
+    """One reading that cannot be."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        observation, *rest = super().step(action)
+        return (observation + np.float32(1e6 * (self.steps == 700))), *rest
+
+
+def test_a_glitch_is_found():
+    agent = quick_agent(Glitch(), buffer_size=2000, train_freq=20).learn(1200)
+    assert "observations-outlying" in [finding.code for finding in agent.health()]
+
+
+@pytest.mark.parametrize("settings", [{}, PAPER])
+def test_units_that_do_not_suit_networks_are_found_where_nothing_scales_them(settings):
+    environment = InUnits(5000.0, 100.0)
+    agent = BDPI(
+        "MlpPolicy", environment, seed=0, **{**settings, **QUICK, "buffer_size": 2000, "train_freq": 20}
+    ).learn(1100)
+    found = {finding.code for finding in agent.health()} & {"observations-unscaled", "returns-unscaled"}
+    assert found == ({"observations-unscaled", "returns-unscaled"} if settings else set())
+
+
 @pytest.mark.skipif(not native.is_available(), reason="the compiled learner is not installed")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="rounding depends on the processor")
 @pytest.mark.parametrize(
