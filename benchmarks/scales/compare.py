@@ -59,7 +59,7 @@ def draw(found: dict[str, dict[str, list[History]]], path: Path) -> None:
     figure, axes = plt.subplots(1, len(TASKS), figsize=(13, 3.2), layout="constrained")
     for axis, (task, (threshold, steps)) in zip(axes, TASKS.items(), strict=True):
         for name, runs in found[task].items():
-            reached = int(min(steps, max(history.steps[-1] for history in runs)))
+            reached = int(min(steps, min(history.steps[-1] for history in runs)))  # no run is longer than its curve
             blocks = max(4, round(40 * reached / steps))
             curves = np.array([history.curve(reached, blocks) for history in runs])
             x = (np.arange(blocks) + 0.5) * reached / blocks
