@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.env_checker import check_env
 
-from bdpi import BDPI
+from bdpi import BDPI, PAPER
 from bdpi.envs.table import FORWARD, TURN_LEFT, TURN_RIGHT
 from bdpi.envs.wrappers import ActionOverride, BackupPolicy, BinaryActionSearch, OffPolicyNoise, table_backup
 
@@ -289,7 +289,8 @@ def test_a_supervised_robot_learns_to_dock_beside_the_edge() -> None:
         heading_tolerance=0.6,
     )
     env = BackupPolicy(table, table_backup)
-    agent = BDPI("MlpPolicy", env, n_critics=8, critic_iterations=2, learning_rate=3e-4, seed=0)
+    settings = {**PAPER, "n_critics": 8, "critic_iterations": 2, "learning_rate": 3e-4}
+    agent = BDPI("MlpPolicy", env, seed=0, **settings)
     agent.learn(2000)
     assert agent.ep_info_buffer is not None
     episodes = list(agent.ep_info_buffer)

@@ -284,7 +284,7 @@ def test_critics_decide_among_what_the_actor_finds_likely():
 def test_names_with_changes():
     candidate = find("base/trust_region=0.01/n_step=3/centre=true/hidden=64/return_size=none")
     assert (candidate.trust_region, candidate.n_step, candidate.centre) == (0.01, 3, True)
-    assert (candidate.hidden, candidate.return_size, candidate.observations) == (64, None, "bounds")
+    assert (candidate.hidden, candidate.return_size, candidate.observations) == (64, None, "range")
     with pytest.raises(ValueError, match="unknown setting"):
         find("paper/speed=3")
     with pytest.raises(ValueError, match="state numbers"):

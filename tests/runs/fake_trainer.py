@@ -34,6 +34,7 @@ class Fake:
         self._env, self._seed, self._log = env, seed, Log(log)
         self.agent_learner = self.replay_buffer = self
         self.has_actor = False
+        self.findings: list[Any] = []
 
     def learn(self, total_timesteps: int, callback: Any, **_: Any) -> None:
         self._log.write(f"began {self._seed} {os.getpid()}")
@@ -49,6 +50,9 @@ class Fake:
             if terminated or truncated:
                 self._env.reset()
         self._log.write(f"trained {self._seed} {os.getpid()}")
+
+    def health(self) -> list[Any]:
+        return self.findings
 
     def save(self, path: Path) -> None:
         path.write_bytes(b"agent")

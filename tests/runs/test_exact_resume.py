@@ -64,7 +64,7 @@ PLANS = {
     "continuous actions": plan_of("Pendulum-v1", episodes=2, action_bits=2),
     "noise": plan_of(agent="abcdqn", off_policy_noise=0.2),
     "Box2D": plan_of("LunarLander-v3", episodes=4, policy_kwargs={"net_arch": [8]}),
-    "a stack of frames": plan_of("odd_worlds:Stacked-v0", episodes=12),
+    "a stack of frames": plan_of("odd_worlds:Stacked-v0", episodes=24),
     "several steps per epoch": plan_of(hyperparameters={**SMALL, "train_freq": 4}),
     "an epoch per episode": plan_of("CartPole-v1", hyperparameters={**SMALL, "train_freq": (1, "episode")}),
 }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bdpi.agents import AGENTS
+from bdpi.agents import AGENTS, PAPER_AGENTS
 from bdpi.baselines.paper import PEERS
 from bdpi.runs.build import PEER_NAMES
 from bdpi.runs.errors import RunError
@@ -33,7 +33,7 @@ def test_every_study_of_the_package_can_be_read_and_names_agents_that_exist(tmp_
         study = load_study(name)
         jobs = study.jobs(tmp_path)
         assert len({job.folder for job in jobs}) == len(jobs)
-        assert {job.plan.agent for job in jobs} <= {*AGENTS, *PEERS}
+        assert {job.plan.agent for job in jobs} <= {*AGENTS, *PAPER_AGENTS, *PEERS}
         assert {path for _, path in study.folders(tmp_path)} == {job.folder for job in jobs}
     assert set(PEER_NAMES) == set(PEERS)
 
