@@ -78,10 +78,12 @@ class Space:
         on the order of the hyper-parameters, nor on the version of a random number generator. Where a rule excludes
         what was drawn, the whole configuration is drawn again.
 
-        :param algorithm: configurations of different algorithms are independent
+        :param algorithm: configurations of different algorithms are independent; its name with the paper's settings
+            means the same one
         :param number: which configuration, from 0
         :raises RunError: when the rules exclude all of them
         """
+        algorithm = algorithm.removesuffix("-paper")
         for attempt in range(_ATTEMPTS):
             indices = {
                 name: _index(f"{algorithm}/{number}/{attempt}/{name}", len(choices))

@@ -172,7 +172,7 @@ class Study:
             yield series, Place(self.name, series.row, series.environment, series.name, seed)
 
     def _job(self, series: Series, seed: int, place: Place, root: Path) -> Job:
-        drawn = None if series.space is None else series.space.draw(series.agent.removesuffix("-paper"), seed)
+        drawn = None if series.space is None else series.space.draw(series.agent, seed)
         settings = series.hyperparameters | ({} if drawn is None else drawn.settings)
         policy = {k: v for k, v in settings.items() if k in POLICY_SETTINGS}
         rest = {k: v for k, v in settings.items() if k not in policy}
