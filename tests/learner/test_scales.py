@@ -91,24 +91,41 @@ def test_zero_returns_have_no_size():
     assert scale_returns(before, np.zeros(5), size=10) is before
 
 
+BEFORE = dataclasses.replace(Scales.none(5), return_factor=0.5, knows_returns=True)
+AFTER = dataclasses.replace(BEFORE, return_shift=3.0, return_factor=2.0)
+SIZES = [5, 16, 3]
+
+
+def rescaled(state: dict) -> dict:
+    copies = {name: array.copy() for name, array in state.items()}
+    rescale_critics(copies, BEFORE, AFTER, n_last=17 * 3, n_actions=3)
+    return copies
+
+
 @pytest.mark.parametrize("kind", KINDS[:2])
-def test_rescaled_critics_predict_the_same_and_learn_the_same(kind):
-    """Q-values in the user's units stay; and an epoch by Adam from there does what it would have done before."""
-    sizes = [5, 16, 3]
+def test_rescaled_critics_predict_the_same(kind):
     transitions, batches = random_transitions(5, 3, one_hot=False), random_batches(2, 2, 32)
-    before = dataclasses.replace(Scales.none(5), return_factor=0.5, knows_returns=True)
-    after = dataclasses.replace(before, return_shift=3.0, return_factor=2.0)
-    learner = make_learner(kind, random_state(sizes, sizes, 2), sizes, sizes)
+    learner = make_learner(kind, random_state(SIZES, SIZES, 2), SIZES, SIZES)
     hyperparameters = Hyperparameters(2, 3, 0.2, 1e-3, 1e-3, Conservative(0.05))
     for _ in range(3):
-        learner.epoch(dataclasses.replace(transitions, scales=before), *batches, hyperparameters)
+        learner.epoch(dataclasses.replace(transitions, scales=BEFORE), *batches, hyperparameters)
     observations = transitions.observations[:50]
-    expected = before.q_values(learner.q_values(observations))
-    state = {name: array.copy() for name, array in learner.state_dict().items()}
-    rescale_critics(state, before, after, n_last=17 * 3, n_actions=3)
-    learner.load_state_dict(state)
-    np.testing.assert_allclose(after.q_values(learner.q_values(observations)), expected, rtol=1e-4, atol=1e-4)
-    moments = learner.state_dict()["critics.first_moment"]
-    learner.epoch(dataclasses.replace(transitions, scales=after), *batches, hyperparameters)
-    changed = learner.state_dict()["critics.first_moment"]
-    assert np.corrcoef(moments.ravel(), changed.ravel())[0, 1] > 0.5  # gradients fit to the moments that were rescaled
+    expected = BEFORE.q_values(learner.q_values(observations))
+    learner.load_state_dict(rescaled(learner.state_dict()))
+    np.testing.assert_allclose(AFTER.q_values(learner.q_values(observations)), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_rescaled_moments_are_those_of_gradients_with_the_new_scales(kind):
+    """With a learning rate of 0, parameters stay, and moments are the gradient and its square, times a constant."""
+    transitions, batches = random_transitions(5, 3, one_hot=False), random_batches(2, 2, 32)
+    only_moments = Hyperparameters(1, 1, 0.2, 0.0, 0.0, Conservative(0.05))
+    first = make_learner(kind, random_state(SIZES, SIZES, 2), SIZES, SIZES)
+    second = make_learner(kind, random_state(SIZES, SIZES, 2), SIZES, SIZES)
+    second.load_state_dict(rescaled(second.state_dict()))
+    first.epoch(dataclasses.replace(transitions, scales=BEFORE), *batches, only_moments)
+    second.epoch(dataclasses.replace(transitions, scales=AFTER), *batches, only_moments)
+    ours, wanted = rescaled(first.state_dict()), second.state_dict()
+    for name in ("critics.parameters", "critics.first_moment", "critics.second_moment"):
+        assert np.abs(wanted[name]).max() > 0
+        np.testing.assert_allclose(ours[name], wanted[name], rtol=1e-3, atol=1e-4 * np.abs(wanted[name]).max())

@@ -114,7 +114,7 @@ def _show_steps(look: Look) -> None:
     ):
         if spread is not None:
             table.add_row(name, *_numbers(spread))
-    # In a file or a pipe, lines are not folded: somebody may want to search them.
+    # In a file or a pipe, lines are not folded, so that they can be searched.
     console = Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False)
     with contextlib.suppress(OSError):
         console.print(table)

@@ -27,7 +27,7 @@ def envs() -> None:
         table.add_column(title, no_wrap=title == "environment")
     for environment, preset in PRESETS.items():
         table.add_row(environment, preset.what, preset.changes or "-", preset.install or "-")
-    # In a file or a pipe, lines are not folded: somebody may want to search them.
+    # In a file or a pipe, lines are not folded, so that they can be searched.
     console = Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False)
     with contextlib.suppress(OSError):
         console.print(table)

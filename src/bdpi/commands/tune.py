@@ -143,7 +143,7 @@ def _report(tuner: Tuner, found: Tuning) -> None:
     for trial in best:
         per_episode = (trial.score or 0.0) / tuner.plan.episodes
         table.add_row(str(trial.number), number(trial.score), number(per_episode), _settings(trial, tuner.fixed))
-    # In a file or a pipe, lines are not folded: somebody may want to search them.
+    # In a file or a pipe, lines are not folded, so that they can be searched.
     console = Console(width=None if sys.stdout.isatty() else 300, markup=False, highlight=False)
     with contextlib.suppress(OSError):
         console.print(table)

@@ -1,6 +1,6 @@
 """Tasks of MiniGrid, observed as a vector of numbers.
 
-Importing this module imports MiniGrid; nothing else of the package imports it before somebody makes one of the tasks.
+Importing this module imports MiniGrid; nothing else of the package imports it before one of the tasks is made.
 """
 
 from __future__ import annotations
