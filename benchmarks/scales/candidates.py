@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-OBSERVATION_SCALES = ("none", "bounds", "running", "range")
+OBSERVATION_SCALES = ("none", "bounds", "running", "range", "wide")
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,14 @@ class Candidate:
     """What a run does.
 
     :param observations: how they are scaled: "none"; "bounds": finite bounds of the space to [-1, 1], others by running
-        statistics; "running": by mean and standard deviation; "range": what was seen to [-1, 1]
-    :param input_size: "range": what was seen to [-input_size, input_size]
+        statistics; "running": by mean and standard deviation; "range": what was seen to [-1, 1]; "wide": likewise
+        three times what was seen, as far as finite bounds allow
+    :param input_size: "range" and "wide": to [-input_size, input_size]
     :param return_size: returns are scaled to about this size; None: they are not
     :param centre: returns are shifted, too
     :param actor_learning_rate: None: as the critics'
     :param n_step: transitions hold the sum of so many rewards
+    :param n_step_until: transitions after so many hold one reward; 0: never
     :param capacity: of the replay memory
     :param share: each critic sees this share of the transitions
     :param reset_every: so many epochs, one critic in turn begins anew; 0: never
@@ -43,6 +45,7 @@ class Candidate:
     trust_region: float = 0.05
     gamma: float = 0.99
     n_step: int = 1
+    n_step_until: int = 0
     capacity: int = 20_000
     share: float = 1.0
     reset_every: int = 0

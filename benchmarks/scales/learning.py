@@ -104,6 +104,7 @@ class Learning:
         self.added, self.epochs = 0, 0
         self._capacities = np.array([min(candidate.capacity, steps) for candidate in candidates])
         self._n_steps = np.array([candidate.n_step for candidate in candidates])
+        self._n_step_until = np.array([candidate.n_step_until or steps for candidate in candidates])
         self._ages = np.zeros(count, np.int64)  # steps since the beginning of the episode
         self._resets = np.array([candidate.reset_every for candidate in candidates])
 
@@ -213,7 +214,8 @@ class Learning:
         if len(self._longer):
             ago, rows = np.arange(1, self._n_steps.max()), self._longer[:, None]
             there["earlier"][:] = first[rows] + (self.added - ago) % self._capacities[rows]
-            there["is_earlier"][:] = (self._ages[rows] >= ago) & (self._n_steps[rows] > ago)
+            is_long = (self._n_steps[rows] > ago) & (self.added - ago < self._n_step_until[rows])
+            there["is_earlier"][:] = is_long & (self._ages[rows] >= ago)
         self._ages = np.where(arrays["ended"], 0, self._ages + 1)
         self.look(arrays["observations"])
         self._networks.remember(self.memory, self._new, self._there.tensors["places"], self.runs)

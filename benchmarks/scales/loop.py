@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -203,15 +204,18 @@ class Group:
 
 
 def groups_of(
-    names: Sequence[str], candidates: Sequence[Candidate], seeds: Sequence[int], parts: int
+    names: Sequence[str], candidates: Sequence[tuple[str, Candidate]], seeds: Sequence[int], parts: int
 ) -> list[tuple[str, tasks.Variant, list[tuple[Candidate, int]]]]:
     """Name, task and runs of each group.
 
+    :param candidates: each with the tasks that it is for, as a pattern
     :param parts: in so many groups runs are divided that could be in one
     """
     found: dict[tuple[Any, ...], list[tuple[Candidate, int]]] = {}
     for name in names:
-        for number, run in enumerate((candidate, seed) for candidate in candidates for seed in seeds):
+        for number, run in enumerate(
+            (each, seed) for only, each in candidates if fnmatchcase(name, only) for seed in seeds
+        ):
             found.setdefault((name, run[0].shape, number % parts), []).append(run)
     result = []
     for (name, shape, part), runs in found.items():

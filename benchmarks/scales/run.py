@@ -3,13 +3,15 @@
     python benchmarks/scales/run.py --tasks Table-v0 CartPole-v1@obs1000 --candidates paper base/trust_region=0.02 \
         --seeds 0-7 --minutes 9 --out results/scales/first
 
-Writes episodes.csv.gz, deploy.csv (with --deploy) and run.json. tasks.py and candidates.py say what there is.
+A candidate may be for some tasks only: LunarLander-v3:base/return_size=80, or [!L]*:base. Writes episodes.csv.gz, deploy.csv (with
+--deploy) and run.json. tasks.py and candidates.py say what there is.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import fnmatch
 import gzip
 import json
 import os
@@ -38,7 +40,10 @@ def main() -> None:
 
     started = time.monotonic()
     names = [tasks.find(name).name for name in options.tasks]
-    chosen = [candidates.find(text) for text in options.candidates]
+    chosen = [(only or "*", candidates.find(text)) for only, _, text in (c.rpartition(":") for c in options.candidates)]
+    for only, candidate in chosen:
+        if not fnmatch.filter(names, only):
+            raise SystemExit(f"{candidate.name} is for {only}, which no task of --tasks is")
     planned = loop.groups_of(names, chosen, seeds_of(options.seeds), options.parts)
     if options.emulate:
         emulate()

@@ -100,8 +100,10 @@ class RunScales:
         kind = candidate.observations
         if kind == "none":
             return before
-        if kind == "range":
+        if kind in ("range", "wide"):
             seen = np.stack([self._lowest[run], self._highest[run]])
+            if kind == "wide":
+                seen = widened(seen, self._space.low, self._space.high)
             return scale_to_range(before, seen, not before.factor.any(), candidate.input_size)
         mean = self._sum[run] / self._steps
         deviation = np.sqrt(np.maximum(self._squares[run] / self._steps - mean**2, 0))
@@ -123,6 +125,18 @@ class RunScales:
             assert candidate.return_size is not None
             mine = returns[-candidate.capacity :, column]
             self.scales[run] = scale_returns(self.scales[run], mine, candidate.return_size, candidate.centre)
+
+
+def widened(seen: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Three times the range that was seen, but not beyond bounds; where there is no finite bound, what was seen.
+
+    :param seen: lowest and highest, (2, I)
+    """
+    lowest, highest = seen
+    width = highest - lowest
+    below = np.where(np.isfinite(low), np.minimum(lowest, np.maximum(low, lowest - width)), lowest)
+    above = np.where(np.isfinite(high), np.maximum(highest, np.minimum(high, highest + width)), highest)
+    return np.stack([below, above])
 
 
 def _returns(

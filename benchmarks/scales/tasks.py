@@ -46,14 +46,14 @@ class Task:
 TASKS = {
     "Table-v0": Task("Table-v0", 20_000, -12.0, 90.0),
     "TableLong-v0": Task("TableLong-v0", 30_000, -40.0, 90.0),
-    "FrozenLake8x8-v1": Task("FrozenLake8x8-v1", 15_000, 0.0, 0.6),
+    "FrozenLake8x8-v1": Task("FrozenLake8x8-v1", 20_000, 0.0, 0.6),
     "LunarLander-v3": Task("LunarLander-v3", 60_000, -172.0, 200.0, hidden=256),
-    "PendulumTorques-v0": Task("PendulumTorques-v0", 5_000, -1220.0, -200.0),
+    "PendulumTorques-v0": Task("PendulumTorques-v0", 8_000, -1220.0, -200.0),
     "PendulumBits": Task("Pendulum-v1", 30_000, -1240.0, -200.0, bits=6),
     "PendulumIncrements-v0": Task("PendulumIncrements-v0", 20_000, -1220.0, -200.0),
     "CartPole-v1": Task("CartPole-v1", 15_000, 22.6, 475.0),
-    "Acrobot-v1": Task("Acrobot-v1", 5_000, -500.0, -100.0),
-    "MountainCar-v0": Task("MountainCar-v0", 60_000, -200.0, -110.0),
+    "Acrobot-v1": Task("Acrobot-v1", 8_000, -500.0, -100.0),
+    "MountainCar-v0": Task("MountainCar-v0", 20_000, -200.0, -110.0),
     # A random policy falls often, -2070; a policy that has only learned not to fall gets -200, which is nothing yet.
     "CliffWalking-v1": Task("CliffWalking-v1", 10_000, -200.0, -13.0, time_limit=200),
 }

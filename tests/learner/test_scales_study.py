@@ -15,7 +15,7 @@ from scales.analyse import History
 from scales.candidates import Candidate, find
 from scales.deploy import choose
 from scales.learning import Learning, initial_networks
-from scales.scaling import RunScales
+from scales.scaling import RunScales, widened
 
 DEVICE = torch.device("cuda" if nvrtc.is_available() else "cpu")
 SMALL = {"n_critics": 2, "batch_size": 16, "critic_iterations": 2, "fit_steps": 2, "hidden": 8}
@@ -114,10 +114,11 @@ def test_actions_are_drawn_from_the_policy_for_state_numbers():
     np.testing.assert_allclose(counts / 2000, expected, atol=0.05)
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(("n_step", "until"), [(1, 0), (3, 0), (3, 30)])
 @pytest.mark.parametrize("capacity", [16, 100])
-def test_memories_are_rings_of_sums_of_rewards(n_step, capacity):
-    candidates = [Candidate(**SMALL, n_step=2), Candidate(**SMALL, n_step=n_step, capacity=capacity)]
+def test_memories_are_rings_of_sums_of_rewards(n_step, until, capacity):
+    second = Candidate(**SMALL, n_step=n_step, n_step_until=until, capacity=capacity)
+    candidates = [Candidate(**SMALL, n_step=2), second]
     learning = make_learning(candidates)
     steps = list(made_up(2, 40))
     with learning.work():
@@ -127,7 +128,8 @@ def test_memories_are_rings_of_sums_of_rewards(n_step, capacity):
     memory = learning.memory
     for first in range(max(0, 40 - capacity), 40):
         reward, discount = 0.0, 1.0
-        for last in range(first, min(first + n_step, 40)):
+        n_rewards = n_step if first < (until or 40) else 1
+        for last in range(first, min(first + n_rewards, 40)):
             arrays = steps[last][1]
             reward += discount * arrays["rewards"][1]
             discount *= arrays["discounts"][1]
@@ -199,6 +201,12 @@ def test_ranges_grow_from_nothing():
             scales.estimate([0])
             inputs = scales.scales[0].inputs(np.array(seen))
             np.testing.assert_allclose([inputs.min(axis=0), inputs.max(axis=0)], [[-1] * 3, [1] * 3], atol=1e-5)
+
+
+def test_wide_ranges_end_at_bounds():
+    seen = np.array([[0.1, -1.0, -1.0], [0.3, 1.0, 1.0]])
+    low, high = np.array([0.0, -10.0, -np.inf]), np.array([1.0, 10.0, np.inf])
+    assert widened(seen, low, high) == pytest.approx(np.array([[0, -3, -1], [0.5, 3, 1]]))
 
 
 def test_critics_begin_anew_in_turn():
