@@ -3,8 +3,8 @@
     python benchmarks/scales/run.py --tasks Table-v0 CartPole-v1@obs1000 --candidates paper base/trust_region=0.02 \
         --seeds 0-7 --minutes 9 --out results/scales/first
 
-A candidate may be for some tasks only: LunarLander-v3:base/return_size=80, or [!L]*:base. Writes episodes.csv.gz, deploy.csv (with
---deploy) and run.json. tasks.py and candidates.py say what there is.
+A candidate may be for some tasks only: LunarLander-v3:base/return_size=80, or [!L]*:base. Writes episodes.csv.gz,
+deploy.csv (with --deploy) and run.json. tasks.py and candidates.py say what there is.
 """
 
 from __future__ import annotations
