@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-OBSERVATION_SCALES = ("none", "bounds", "running", "range", "wide")
+OBSERVATION_SCALES = ("none", "bounds", "running", "range", "wide", "narrow")
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,11 @@ class Candidate:
 
     :param observations: how they are scaled: "none"; "bounds": finite bounds of the space to [-1, 1], others by running
         statistics; "running": by mean and standard deviation; "range": what was seen to [-1, 1]; "wide": likewise
-        three times what was seen, as far as finite bounds allow
-    :param input_size: "range" and "wide": to [-input_size, input_size]
+        three times what was seen, as far as finite bounds allow; "narrow": likewise what was seen and a margin on both
+        sides, at first half as wide as finite bounds, and half as wide again with each doubling of experience
+    :param narrow_from: so many transitions, the margin is at its widest
+    :param input_size: "range", "wide" and "narrow": to [-input_size, input_size]
+    :param preserve: new scales of observations change the first layers so that no prediction changes
     :param return_size: returns are scaled to about this size; None: they are not
     :param centre: returns are shifted, too
     :param actor_learning_rate: None: as the critics'
@@ -36,7 +39,9 @@ class Candidate:
 
     name: str = "paper"
     observations: str = "none"
+    narrow_from: int = 256
     input_size: float = 1.0
+    preserve: bool = False
     return_size: float | None = None
     centre: bool = False
     learning_rate: float = 1e-4

@@ -28,6 +28,7 @@ from bdpi.learner.staging import Staging
 from bdpi.learner.torch import AdamTensors
 from scales.candidates import Candidate
 from scales.deploy import choose
+from scales.scaling import preserve_first_layers
 from scales.tasks import Space
 
 REDRAWS = 12  # of transitions that a critic may not see
@@ -327,14 +328,16 @@ class Learning:
 
         Critics that have seen no reward yet predict numbers without a unit: they stay as they are.
         """
+        names = "parameters", "first_moment", "second_moment"
         for run, (before, after) in changes.items():
+            if self._candidates[run].preserve and not self.space.one_hot:
+                for networks in (self.critics, self.actors):
+                    state = {name: getattr(networks, name)[run] for name in names}
+                    preserve_first_layers(state, before, after, self.sizes[1])
             same = (before.return_shift, before.return_factor) == (after.return_shift, after.return_factor)
             if same or not before.knows_returns:
                 continue
-            state = {
-                f"critics.{name}": getattr(self.critics, name)[run]
-                for name in ("parameters", "first_moment", "second_moment")
-            }
+            state = {f"critics.{name}": getattr(self.critics, name)[run] for name in names}
             nothing = torch.zeros((self.n_critics, 0), device=self.device)
             rescale_critics({**state, "priors": nothing}, before, after, self._n_last, self.space.actions)
 
