@@ -35,6 +35,10 @@ class Candidate:
     :param limits_terminal: a time limit ends an episode as a terminal state does
     :param initial_spread: factor for the critics' first weights and biases of the last layer
     :param hidden: units; None: as many as the task says
+    :param layer_norm: hidden units of the critics are normalised before tanh, without learned gain and bias
+    :param prior: Q-values are those of a trained network plus so many times those of a fixed random one
+    :param rate_decay: the critics' learning rate falls linearly to 0 within each fit
+    :param fresh_moments: Adam's moments and step counts of a critic are 0 at the beginning of each fit
     """
 
     name: str = "paper"
@@ -61,6 +65,10 @@ class Candidate:
     batch_size: int = 256
     critic_iterations: int = 4
     fit_steps: int = 20
+    layer_norm: bool = False
+    prior: float = 0.0
+    rate_decay: bool = False
+    fresh_moments: bool = False
 
     def __post_init__(self) -> None:
         if self.observations not in OBSERVATION_SCALES:
@@ -81,7 +89,13 @@ class Candidate:
     @property
     def shape(self) -> tuple[Any, ...]:
         """Runs can be trained together if these are the same, and the task."""
-        return self.hidden, self.n_critics, self.batch_size, self.critic_iterations, self.fit_steps
+        numbers = self.hidden, self.n_critics, self.batch_size, self.critic_iterations, self.fit_steps
+        return *numbers, "plain" if self.is_plain else None, "layer_norm" if self.layer_norm else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether PyTorch has to train the critics, because the kernels cannot."""
+        return self.layer_norm or self.prior != 0 or self.rate_decay or self.fresh_moments
 
     @property
     def is_scaled(self) -> bool:

@@ -25,6 +25,7 @@ from bdpi.learner.memory import TensorTransitions
 from bdpi.learner.rules import Conservative
 from bdpi.learner.scales import Scales, rescale_critics
 from bdpi.learner.staging import Staging
+from bdpi.learner.streams import LAUNCHING
 from bdpi.learner.torch import AdamTensors
 from scales.candidates import Candidate
 from scales.deploy import choose
@@ -118,6 +119,7 @@ class Learning:
         self.critics = AdamTensors(NetworkState.fresh(critics), device)
         self.actors = AdamTensors(NetworkState.fresh(np.stack([actor for _, actor in self._initial])), device)
         self.active = torch.zeros((count, self.n_critics), dtype=torch.int64, device=device)
+        self.priors = self.make_priors()
         self._lane = Lane(self._networks, count, device)
         self._generator = torch.Generator(device).manual_seed(zlib.crc32(self._name.encode()))
         capacity = int(self._capacities.max())
@@ -176,7 +178,12 @@ class Learning:
         n_last = self._n_last
         self._bounds = torch.tensor([bounds[0]] * (critics.shape[-1] - n_last) + [bounds[1]] * n_last, device=device)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # other streams use the tensors from now on
+            with LAUNCHING:  # to wait for the device would spoil what another group records
+                torch.cuda.synchronize(device)  # other streams use the tensors from now on
+
+    def make_priors(self) -> Tensor:
+        """Networks that are added to critics and not trained, (R, C, ..., P); none here."""
+        return torch.zeros((self.runs, self.n_critics, 0), device=self.device)
 
     # -- one step -----------------------------------------------------------------------------------------------
 
@@ -338,8 +345,8 @@ class Learning:
             if same or not before.knows_returns:
                 continue
             state = {f"critics.{name}": getattr(self.critics, name)[run] for name in names}
-            nothing = torch.zeros((self.n_critics, 0), device=self.device)
-            rescale_critics({**state, "priors": nothing}, before, after, self._n_last, self.space.actions)
+            state["priors"] = self.priors[run]
+            rescale_critics(state, before, after, self._n_last, self.space.actions)
 
     def _begin_anew(self, runs: NDArray[np.int64]) -> None:
         """The next critic of each of these runs is a new one."""
