@@ -120,7 +120,7 @@ class Fitted:
         self.steps *= keeps.squeeze(1).long()
 
     def step(self, gradient: Tensor, step_size: Tensor, scale: Tensor, epsilon: Tensor) -> None:
-        """One step of Adam; see :func:`step_sizes` for the last but one, (B, 1) each."""
+        """One step of Adam; ``step_size`` and ``scale`` are columns (B, 1) of what :func:`step_sizes` says."""
         self.first_moment.lerp_(gradient, 1 - BETA_1)
         self.second_moment.mul_(BETA_2).addcmul_(gradient, gradient, value=1 - BETA_2)
         divisor = torch.addcmul(epsilon, self.second_moment.sqrt(), scale)
@@ -216,7 +216,10 @@ class PlainLearning(Learning):
         super().allocate()
 
     def make_priors(self) -> Tensor:
-        """Fixed networks of Q_A and Q_B of each critic, (R, C, 2, P)."""
+        """Fixed networks of Q_A and Q_B of each critic, (R, C, 2, P).
+
+        Only new scales of returns change them, as all Q-values: predictions in the environment's units stay the same.
+        """
         if not self._has_priors:
             return super().make_priors()
         return torch.as_tensor(np.stack(self._drawn_priors)).to(self.device)
