@@ -165,7 +165,7 @@ def test_moments_are_fresh_for_each_target():
 
 def test_groups_hold_what_can_be_trained_together():
     texts = "base", "base/prior=1", "base/rate_decay=true", "base/fresh_moments=true", "base/layer_norm=true/prior=1"
-    groups = loop.groups_of(["CartPole-v1"], [find(text) for text in texts], [0], 1)
+    groups = loop.groups_of(["CartPole-v1"], [("*", find(text)) for text in texts], [0], 1)
     assert [[candidate.name for candidate, _ in runs] for _, _, runs in groups] == [["base"], [*texts[1:4]], [texts[4]]]
     assert groups[0][0] == "CartPole-v1/16/256/4/20/0"  # the numbers that are drawn follow from it
 
