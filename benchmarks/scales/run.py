@@ -125,8 +125,9 @@ def emulate() -> None:
     import tempfile
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "learner"))
-    from bdpi.learner import fused
     from emulator import Emulator
+
+    from bdpi.learner import fused
 
     fused.kernels = Emulator(Path(tempfile.mkdtemp()))
 
