@@ -1,37 +1,12 @@
 """The files of a run."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from bdpi.runs.errors import RunError
-from bdpi.runs.folder import RunFolder, default_path, write_atomically
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "agent.zip"
-    path.write_text("old")
-
-    def fail_halfway(partial: Path) -> None:
-        partial.write_text("half")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, fail_halfway)
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["agent.zip"]
-
-
-def test_two_processes_write_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_too(partial: Path) -> None:
-        partial.write_text("first")
-        monkeypatch.setattr(os, "getpid", lambda: 12345678)  # another one, in the middle of it
-        write_atomically(tmp_path / "study.json", lambda other: other.write_text("second"))
-
-    write_atomically(tmp_path / "study.json", write_too)
-    assert (tmp_path / "study.json").read_text() == "first"
+from bdpi.runs.folder import RunFolder, default_path
 
 
 def test_the_default_folder_is_new_even_within_a_second(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The folder of a run: which files it has, and how they are written without ever leaving half a file."""
+"""The folder of a run: which files it has, and what a crash leaves of them."""
 
 from __future__ import annotations
 
@@ -7,35 +7,14 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from bdpi.runs.errors import Busy, RunError, one_line
 from bdpi.runs.plan import Plan
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a file beside ``path``, then put it in its place: readers see the old file or the new one.
-
-    :param path: the file that must never be seen half written.
-    :param write: gets the path to write to, whose suffix is that of ``path`` (``numpy.savez`` and SB3 look at it).
-    :raises OSError: which names the file, when it cannot be written.
-    """
-    from bdpi.agents.files import new_partial
-
-    partial = new_partial(path)
-    partial = partial.with_name(partial.name + path.suffix)
-    try:
-        write(partial)
-        os.replace(partial, path)
-    except OSError as error:
-        if error.errno is not None and error.filename in (None, str(partial)):  # a full disk, for one
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
-    finally:
-        partial.unlink(missing_ok=True)
+from bdpi.storage.atomic import write_atomically
 
 
 @contextlib.contextmanager
@@ -270,7 +249,7 @@ class RunFolder:
 
     def write_config(self, config: dict[str, Any]) -> None:
         text = json.dumps(config, indent=2, ensure_ascii=False, default=repr) + "\n"
-        write_atomically(self.config, lambda path: path.write_text(text, encoding="utf-8"))
+        write_atomically(self.config, text)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -24,12 +24,13 @@ from stable_baselines3.common.preprocessing import is_image_space
 from bdpi.runs.build import agent_class, make_environment, monitored, policy_arguments, warnings_as_notes
 from bdpi.runs.episodes import Episode, append_to_monitor
 from bdpi.runs.errors import RunError, named, one_line
-from bdpi.runs.folder import RunFolder, default_path, write_atomically
+from bdpi.runs.folder import RunFolder, default_path
 from bdpi.runs.plan import Plan
 from bdpi.runs.progress import Observer, Progress, RunInfo
 from bdpi.runs.settings import settable
 from bdpi.runs.signals import leave_group, left_to_parent
 from bdpi.runs.train import Session, _circumstances, _now
+from bdpi.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from bdpi.runs.episodes import check_number, count_rows, read_returns
 from bdpi.runs.errors import RunError, named, one_line
-from bdpi.runs.folder import RunFolder, locked, write_atomically
+from bdpi.runs.folder import RunFolder, locked
+from bdpi.storage.atomic import write_atomically
 
 INDEX = "study.json"  #: in the folder of a study: which run belongs where
 _EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
@@ -115,7 +116,7 @@ def write_index(
         known = {tuple(vars(place).values()): path for place, path in pairs}
         entries = [[*place, str(path.relative_to(root))] for place, path in known.items()]
         text = json.dumps({"title": title, "runs": entries}, ensure_ascii=False, indent=0)
-        write_atomically(root / INDEX, lambda path: path.write_text(text, encoding="utf-8"))
+        write_atomically(root / INDEX, text)
 
 
 def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
@@ -275,7 +276,7 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
             lines += [f"{number},test,{r:.10g},\n" for r in run.test_returns.tolist()]
     # Without a time stamp, the same runs give the same file. A higher level takes seven times as long for a tenth less.
     packed = gzip.compress("".join(lines).encode(), compresslevel=6, mtime=0)
-    write_atomically(root / _EPISODES, lambda path: path.write_bytes(packed))
+    write_atomically(root / _EPISODES, packed)
     described = {
         "title": title,
         "entropy_block": _ENTROPY_BLOCK,
@@ -285,9 +286,7 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
             for run in runs
         ],
     }
-    write_atomically(
-        root / _RUNS, lambda path: path.write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", "utf-8")
-    )
+    write_atomically(root / _RUNS, json.dumps(described, ensure_ascii=False, indent=1) + "\n")
     blocks = {
         str(number): run.entropies[: len(run.entropies) // _ENTROPY_BLOCK * _ENTROPY_BLOCK]
         .reshape(-1, _ENTROPY_BLOCK)
@@ -298,7 +297,7 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
     }
     written = [root / _EPISODES, root / _RUNS]
     if blocks:
-        write_atomically(root / _ENTROPIES, lambda path: np.savez_compressed(path, **blocks))  # type: ignore[arg-type]
+        write_atomically(root / _ENTROPIES, lambda file: np.savez_compressed(file, **blocks))  # type: ignore[arg-type]
         written.append(root / _ENTROPIES)
     return written
 

@@ -31,11 +31,12 @@ from bdpi.runs.build import (
 )
 from bdpi.runs.episodes import Episodes, Summary, check_number, read_monitor, trim_monitor
 from bdpi.runs.errors import RunError, lacks_space, named, one_line
-from bdpi.runs.folder import RunFolder, default_path, staged, write_atomically
+from bdpi.runs.folder import RunFolder, default_path, staged
 from bdpi.runs.plan import Plan
 from bdpi.runs.progress import Observer, Progress, RunInfo
 from bdpi.runs.settings import settable
 from bdpi.runs.versions import origin
+from bdpi.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
     from bdpi.agents import EnsembleAlgorithm as Agent
@@ -470,10 +471,10 @@ class Session:
 
         # A checkpoint is several files. All are written beside the old ones, then the configuration that belongs to
         # them, then they take the place of the old ones: a crash at any moment leaves one that is complete.
-        contents: list[tuple[Path, Callable[[Path], object]]] = [
+        contents: list[tuple[Path, Callable[[Any], object]]] = [
             (folder.agent, self.agent.save),
             (folder.replay, self.agent.replay_buffer.save_npz),
-            (folder.episode, lambda path: path.write_text(json.dumps(self._trace(status)))),
+            (folder.episode, lambda file: file.write(json.dumps(self._trace(status)).encode())),
         ]
         number = self.config.get("checkpoint", 0) + 1
         written = [
