@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bdpi.runs.config import RunConfig, RunRecord, RunStatus
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder, default_path
 
@@ -39,10 +40,11 @@ def test_a_run_is_found_by_its_folder_and_by_its_agent(tmp_path: Path) -> None:
 
 
 def test_configurations_survive_a_round_trip(tmp_path: Path) -> None:
-    config = {"environment": "Größe-v0", "agent": "bdpi", "hyperparameters": {"learning_rate": 1e-4, "n": None}}
+    config = RunConfig(environment="Größe-v0", hyperparameters={"learning_rate": 1e-4, "n": None})
+    record = RunRecord(config, RunStatus(status="running"))
     folder = RunFolder(tmp_path)
-    folder.write_config(config)
-    assert folder.read_config() == config
+    folder.write(record)
+    assert folder.read() == record
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"environment": 3, "agent": "bdpi"}', "\ud800"])
@@ -50,7 +52,7 @@ def test_foreign_and_damaged_configurations_are_refused(tmp_path: Path, text: st
     folder = RunFolder(tmp_path)
     folder.config.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(RunError, match=r"config\.json"):
-        folder.read_config()
+        folder.read()
 
 
 def test_only_one_process_trains_in_a_folder(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from bdpi.report import style
 from bdpi.report.entropy import entropies_of
 from bdpi.report.panels import Panel, Row
 from bdpi.report.statistics import learning_curve
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 from bdpi.storage.atomic import write_atomically
 
 _TEXT, _GRID, _AXIS = "#333333", "#e6e6e6", "#bbbbbb"

@@ -12,7 +12,7 @@ from bdpi.report.panels import rows_of
 from bdpi.report.robustness import Robustness, write_robustness
 from bdpi.report.tables import TabledRow, escaped, markdown, unfinished
 from bdpi.runs.errors import RunError
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 from bdpi.storage.atomic import write_atomically
 
 

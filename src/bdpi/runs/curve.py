@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bdpi.runs.episodes import AVERAGE_COEFFICIENT, Episodes
-from bdpi.runs.text import number
+from bdpi.runs.formatting import number
 from bdpi.storage.atomic import write_atomically
 
 _FAINT, _STRONG, _TEXT = "#9ec5e8", "#0b5394", "#333333"

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +187,21 @@ class Summary:
     seconds: float
     ms_per_step: float | None
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+
+@dataclass(frozen=True)
+class OfflineSummary:
+    """The result of a run that learned from a journal.
+
+    :param epochs: that were learned.
+    :param seconds: that took.
+    :param test_episodes: that were played afterwards.
+    :param mean_return: of these; ``None``: there were none.
+    """
+
+    epochs: int
+    seconds: float
+    test_episodes: int
+    mean_return: float | None
 
 
 def summarize(episodes: Episodes, steps: int, seconds: float, tests: Episodes | None = None) -> Summary:
