@@ -1,7 +1,7 @@
 """A run that was stopped or killed, and resumed, has the same episodes as one that was not."""
 
 import json
-from dataclasses import replace
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,7 @@ def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(recorder, "_CHECKPOINT_SHARE", 1e9)  # after every step
     rng = np.random.default_rng(1)
     path = tmp_path / "killed"
-    from bdpi.runs import folder, train
-
-    original, kills, left = train.os.replace, 0, 0
+    original, kills, left = os.replace, 0, 0
 
     def replace_or_die(*paths: Any) -> None:
         nonlocal left
@@ -94,18 +92,7 @@ def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, monkeypatch: pytes
             raise SystemExit
         original(*paths)
 
-    class Os:
-        """The module, with another ``replace``."""
-
-        replace = staticmethod(replace_or_die)
-
-        def __getattr__(self, name: str) -> Any:
-            import os
-
-            return getattr(os, name)
-
-    monkeypatch.setattr(train, "os", Os())
-    monkeypatch.setattr(folder, "os", Os())
+    monkeypatch.setattr(os, "replace", replace_or_die)
     done = 0
     while done < 40:
         left = int(rng.integers(8, 200))
@@ -174,7 +161,7 @@ def test_all_generators_of_all_layers_come_back() -> None:
 
 
 def test_a_real_robot_is_never_moved_just_to_come_back(tmp_path: Path) -> None:
-    plan = replace(plan_of("odd_worlds:Counting-v0", episodes=20))
+    plan = plan_of("odd_worlds:Counting-v0", episodes=20)
     session = prepare(plan, tmp_path)
     assert not isinstance(session.environment, Retracing)
     asked = iter(range(7))

@@ -19,6 +19,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.dataclasses import dataclass as checked_dataclass
 from typing_extensions import Self
 
 from bdpi.runs.episodes import OfflineSummary, Summary
@@ -103,7 +104,7 @@ class OfflineConfig(BaseConfig):
     transitions: StrictInt | None = None
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True)
 class Place:
     """Where a run belongs in a study.
 

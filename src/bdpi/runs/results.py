@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from bdpi.runs.config import Place, RunConfig, RunRecord, RunStatus, State
 from bdpi.runs.episodes import check_number, count_rows, read_returns
@@ -30,7 +29,6 @@ INDEX = "study.json"  #: in the folder of a study: which run belongs where
 _EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
 _LONGEST_ERROR = 200  # characters
 _SETTINGS = ("agent", "hyperparameters", "policy_kwargs", "off_policy_noise", "action_bits")  # of a configuration
-_PLACE = TypeAdapter(Place)
 _ENTROPY_BLOCK = 100  # steps that an archive averages over
 
 
@@ -110,7 +108,7 @@ def write_index(
 def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
     try:
         index = json.loads((root / INDEX).read_text("utf-8"))
-        return str(index["title"]), [(_PLACE.validate_python(entry[:5]), root / entry[5]) for entry in index["runs"]]
+        return str(index["title"]), [(Place(*entry[:5]), root / entry[5]) for entry in index["runs"]]
     except FileNotFoundError:
         if not _find_runs(root):
             return "", []
@@ -307,7 +305,7 @@ def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         for number, run in enumerate(described["runs"]):
             train, test = (by_run.get((number, kind), []) for kind in ("train", "test"))
             entropies = blocks.get(str(number))
-            place = _PLACE.validate_python(run["place"])
+            place = Place(**run["place"])
             record = RunRecord.parse(run["config"], f"{place} in the archive {root}")
             noisy = isinstance(record.config, RunConfig) and record.config.off_policy_noise is not None
             if noisy and len(test) < record.status.test_episodes:
