@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-OBSERVATION_SCALES = ("none", "bounds", "running", "range", "wide")
+OBSERVATION_SCALES = ("none", "bounds", "running", "range", "wide", "narrow")
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,11 @@ class Candidate:
 
     :param observations: how they are scaled: "none"; "bounds": finite bounds of the space to [-1, 1], others by running
         statistics; "running": by mean and standard deviation; "range": what was seen to [-1, 1]; "wide": likewise
-        three times what was seen, as far as finite bounds allow
-    :param input_size: "range" and "wide": to [-input_size, input_size]
+        three times what was seen, as far as finite bounds allow; "narrow": likewise what was seen and a margin on both
+        sides, at first half as wide as finite bounds, and half as wide again with each doubling of experience
+    :param narrow_from: so many transitions, the margin is at its widest
+    :param input_size: "range", "wide" and "narrow": to [-input_size, input_size]
+    :param preserve: new scales of observations change the first layers so that no prediction changes
     :param return_size: returns are scaled to about this size; None: they are not
     :param centre: returns are shifted, too
     :param actor_learning_rate: None: as the critics'
@@ -32,11 +35,17 @@ class Candidate:
     :param limits_terminal: a time limit ends an episode as a terminal state does
     :param initial_spread: factor for the critics' first weights and biases of the last layer
     :param hidden: units; None: as many as the task says
+    :param layer_norm: hidden units of the critics are normalised before tanh, without learned gain and bias
+    :param prior: Q-values are those of a trained network plus so many times those of a fixed random one
+    :param rate_decay: the critics' learning rate falls linearly to 0 within each fit
+    :param fresh_moments: Adam's moments and step counts of a critic are 0 at the beginning of each fit
     """
 
     name: str = "paper"
     observations: str = "none"
+    narrow_from: int = 256
     input_size: float = 1.0
+    preserve: bool = False
     return_size: float | None = None
     centre: bool = False
     learning_rate: float = 1e-4
@@ -56,6 +65,10 @@ class Candidate:
     batch_size: int = 256
     critic_iterations: int = 4
     fit_steps: int = 20
+    layer_norm: bool = False
+    prior: float = 0.0
+    rate_decay: bool = False
+    fresh_moments: bool = False
 
     def __post_init__(self) -> None:
         if self.observations not in OBSERVATION_SCALES:
@@ -76,7 +89,13 @@ class Candidate:
     @property
     def shape(self) -> tuple[Any, ...]:
         """Runs can be trained together if these are the same, and the task."""
-        return self.hidden, self.n_critics, self.batch_size, self.critic_iterations, self.fit_steps
+        numbers = self.hidden, self.n_critics, self.batch_size, self.critic_iterations, self.fit_steps
+        return *numbers, "plain" if self.is_plain else None, "layer_norm" if self.layer_norm else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether PyTorch has to train the critics, because the kernels cannot."""
+        return self.layer_norm or self.prior != 0 or self.rate_decay or self.fresh_moments
 
     @property
     def is_scaled(self) -> bool:

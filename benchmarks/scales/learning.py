@@ -25,9 +25,11 @@ from bdpi.learner.memory import TensorTransitions
 from bdpi.learner.rules import Conservative
 from bdpi.learner.scales import Scales, rescale_critics
 from bdpi.learner.staging import Staging
+from bdpi.learner.streams import LAUNCHING
 from bdpi.learner.torch import AdamTensors
 from scales.candidates import Candidate
 from scales.deploy import choose
+from scales.scaling import preserve_first_layers
 from scales.tasks import Space
 
 REDRAWS = 12  # of transitions that a critic may not see
@@ -117,6 +119,7 @@ class Learning:
         self.critics = AdamTensors(NetworkState.fresh(critics), device)
         self.actors = AdamTensors(NetworkState.fresh(np.stack([actor for _, actor in self._initial])), device)
         self.active = torch.zeros((count, self.n_critics), dtype=torch.int64, device=device)
+        self.priors = self.make_priors()
         self._lane = Lane(self._networks, count, device)
         self._generator = torch.Generator(device).manual_seed(zlib.crc32(self._name.encode()))
         capacity = int(self._capacities.max())
@@ -175,7 +178,12 @@ class Learning:
         n_last = self._n_last
         self._bounds = torch.tensor([bounds[0]] * (critics.shape[-1] - n_last) + [bounds[1]] * n_last, device=device)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # other streams use the tensors from now on
+            with LAUNCHING:  # to wait for the device would spoil what another group records
+                torch.cuda.synchronize(device)  # other streams use the tensors from now on
+
+    def make_priors(self) -> Tensor:
+        """Networks that are added to critics and not trained, (R, C, ..., P); none here."""
+        return torch.zeros((self.runs, self.n_critics, 0), device=self.device)
 
     # -- one step -----------------------------------------------------------------------------------------------
 
@@ -327,16 +335,18 @@ class Learning:
 
         Critics that have seen no reward yet predict numbers without a unit: they stay as they are.
         """
+        names = "parameters", "first_moment", "second_moment"
         for run, (before, after) in changes.items():
+            if self._candidates[run].preserve and not self.space.one_hot:
+                for networks in (self.critics, self.actors):
+                    state = {name: getattr(networks, name)[run] for name in names}
+                    preserve_first_layers(state, before, after, self.sizes[1])
             same = (before.return_shift, before.return_factor) == (after.return_shift, after.return_factor)
             if same or not before.knows_returns:
                 continue
-            state = {
-                f"critics.{name}": getattr(self.critics, name)[run]
-                for name in ("parameters", "first_moment", "second_moment")
-            }
-            nothing = torch.zeros((self.n_critics, 0), device=self.device)
-            rescale_critics({**state, "priors": nothing}, before, after, self._n_last, self.space.actions)
+            state = {f"critics.{name}": getattr(self.critics, name)[run] for name in names}
+            state["priors"] = self.priors[run]
+            rescale_critics(state, before, after, self._n_last, self.space.actions)
 
     def _begin_anew(self, runs: NDArray[np.int64]) -> None:
         """The next critic of each of these runs is a new one."""

@@ -22,6 +22,7 @@ from scales.candidates import Candidate
 from scales.deploy import RULES
 from scales.learning import Learning
 from scales.scaling import RunScales
+from scales.variants import PlainLearning
 
 REPORT_EVERY = 60.0  # seconds
 DEPLOYED_SEED = 100_000  # environments of the evaluation have other seeds than those of the training
@@ -43,6 +44,7 @@ class Settings:
     :param deadline: until when to train, in seconds of ``time.monotonic``
     :param deploy: episodes per rule after training
     :param deploy_seconds: until when, after the training
+    :param plain: PyTorch trains all critics, also those that the kernels could
     """
 
     device: torch.device
@@ -52,6 +54,7 @@ class Settings:
     deadline: float = float("inf")
     deploy: int = 0
     deploy_seconds: float = 120.0
+    plain: bool = False
 
 
 def is_milestone(count: int, batch_size: int) -> bool:
@@ -81,7 +84,8 @@ class Group:
         self.is_ended, self._is_recorded = False, False
         space, hidden = tasks.space_of(variant), candidates[0].hidden or variant.task.hidden
         device, sharing = settings.device, settings.sharing
-        self.learning = Learning(space, candidates, seeds, hidden, self.goal, device, sharing, name)
+        kind = PlainLearning if settings.plain or candidates[0].is_plain else Learning
+        self.learning = kind(space, candidates, seeds, hidden, self.goal, device, sharing, name)
         self._scales = RunScales(candidates, space, self.goal)
         who = [workers.Run(seed, each.gamma, each.limits_terminal) for each, seed in runs]
         n_workers = settings.n_workers or min(8, -(-len(who) // 16))

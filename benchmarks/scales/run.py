@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 PROGRESS_EVERY = 20.0  # seconds
+MOST_RECORDING = 32  # groups, if some record CUDA graphs: PyTorch has so many streams, and they must not share one
 EPISODE_COLUMNS = ("task", "candidate", "seed", "episode", "steps", "return", "length", "real_steps")
 DEPLOY_COLUMNS = ("task", "candidate", "seed", "rule", "episode", "return", "length")
 
@@ -56,10 +57,14 @@ def main() -> None:
         deadline=started + 60 * options.minutes,
         deploy=options.deploy,
         deploy_seconds=60 * options.deploy_minutes,
+        plain=options.plain,
     )
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     sys.setswitchinterval(0.001)
+    plain = options.plain or any(candidate.is_plain for _, candidate in chosen)
+    if plain and not options.emulate and len(planned) > MOST_RECORDING:
+        raise SystemExit(f"{len(planned)} groups: with critics that PyTorch trains, at most {MOST_RECORDING}")
     groups = [loop.Group(*plan, settings) for plan in planned]
     print(f"{len(groups)} groups, {sum(len(group.runs) for group in groups)} runs", flush=True)
     episodes = Table(out / "episodes.csv.gz", EPISODE_COLUMNS)
@@ -101,6 +106,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, help="processes per group")
     parser.add_argument("--deploy", type=int, default=0, help="episodes per rule after training")
     parser.add_argument("--deploy-minutes", type=float, default=2.0, help="at most, per group")
+    parser.add_argument("--plain", action="store_true", help="critics by PyTorch, also where the kernels could")
     parser.add_argument("--emulate", action="store_true", help="the kernels on the CPU, to try out; very slow")
     return parser.parse_args()
 

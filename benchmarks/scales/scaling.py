@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -103,8 +103,12 @@ class RunScales:
         if kind in ("range", "wide"):
             seen = np.stack([self._lowest[run], self._highest[run]])
             if kind == "wide":
-                seen = widened(seen, self._space.low, self._space.high)
+                seen = widened(seen, self._space.low, self._space.high, seen[1] - seen[0])
             return scale_to_range(before, seen, not before.factor.any(), candidate.input_size)
+        if kind == "narrow":
+            margin = (self._space.high - self._space.low) / 2 * min(1.0, candidate.narrow_from / self._steps)
+            seen = widened(np.stack([self._lowest[run], self._highest[run]]), self._space.low, self._space.high, margin)
+            return scale_to_range(before, seen, True, candidate.input_size)
         mean = self._sum[run] / self._steps
         deviation = np.sqrt(np.maximum(self._squares[run] / self._steps - mean**2, 0))
         mean = mean + self._origin[run]
@@ -127,15 +131,16 @@ class RunScales:
             self.scales[run] = scale_returns(self.scales[run], mine, candidate.return_size, candidate.centre)
 
 
-def widened(seen: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Three times the range that was seen, but not beyond bounds; where there is no finite bound, what was seen.
+def widened(
+    seen: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], margin: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The range that was seen and a margin on both sides, but not beyond bounds; none where no bound is finite.
 
     :param seen: lowest and highest, (2, I)
     """
     lowest, highest = seen
-    width = highest - lowest
-    below = np.where(np.isfinite(low), np.minimum(lowest, np.maximum(low, lowest - width)), lowest)
-    above = np.where(np.isfinite(high), np.maximum(highest, np.minimum(high, highest + width)), highest)
+    below = np.where(np.isfinite(low), np.minimum(lowest, np.maximum(low, lowest - margin)), lowest)
+    above = np.where(np.isfinite(high), np.maximum(highest, np.minimum(high, highest + margin)), highest)
     return np.stack([below, above])
 
 
@@ -153,3 +158,26 @@ def _returns(
     returns = np.zeros(rewards.shape)
     returns[start:] = returns_to_go(rewards[start:], discounts[start:], ended[start:])
     return returns
+
+
+def preserve_first_layers(state: MutableMapping[str, Any], before: Scales, after: Scales, hidden: int) -> None:
+    """Change networks, in place, so that they compute the same from observations with new scales.
+
+    Inputs that had no scale stay as they are. Adam's first moments become those of gradients with the new scales, the
+    second ones likewise but for shifts.
+
+    :param state: ``parameters``, ``first_moment`` and ``second_moment``, tensors whose last axis is that of parameters
+    """
+    n_inputs = len(before.shift)
+    known = (before.factor > 0) & (after.factor > 0)
+    ratio = np.where(known, before.factor / np.where(known, after.factor, 1), 1.0)
+    moved = np.where(known, (after.shift - before.shift) * before.factor, 0.0)
+    weights = {name: each[..., : n_inputs * hidden].unflatten(-1, (hidden, n_inputs)) for name, each in state.items()}
+    biases = {name: each[..., n_inputs * hidden : (n_inputs + 1) * hidden] for name, each in state.items()}
+    tensor = weights["parameters"]
+    ratio, moved = tensor.new_tensor(ratio), tensor.new_tensor(moved)
+    biases["parameters"] += (tensor * moved).sum(-1)
+    tensor *= ratio
+    weights["first_moment"] -= biases["first_moment"].unsqueeze(-1) * moved
+    weights["first_moment"] /= ratio
+    weights["second_moment"] /= ratio**2

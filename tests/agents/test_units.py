@@ -1,7 +1,4 @@
-"""Agents learn the same in any unit, and the paper's configuration is what it always was."""
-
-import hashlib
-import platform
+"""Agents learn the same in any unit."""
 
 import gymnasium as gym
 import numpy as np
@@ -11,9 +8,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import bdpi
-from bdpi import ABCDQN, BDPI, PAPER, ActorMimic, BootstrappedDQN, TabularBDPI
-from bdpi.agents.paper import PAPER_AGENTS
-from bdpi.learner import native
+from bdpi import ABCDQN, BDPI, PAPER, ActorMimic
 from small import QUICK, Walk, fingerprint, quick_agent
 
 
@@ -234,31 +229,3 @@ def test_units_that_do_not_suit_networks_are_found_where_nothing_scales_them(set
     ).learn(1100)
     found = {finding.code for finding in agent.health()} & {"observations-unscaled", "returns-unscaled"}
     assert found == ({"observations-unscaled", "returns-unscaled"} if settings else set())
-
-
-@pytest.mark.skipif(not native.is_available(), reason="the compiled learner is not installed")
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="rounding depends on the processor")
-@pytest.mark.parametrize(
-    ("agent_class", "environment", "settings", "expected"),
-    [
-        (BDPI, "Table-v0", PAPER, "0cdf449a6c8d3596"),
-        (BDPI, "FrozenLake8x8-v1", PAPER, "b5bf1f19f6ddae14"),
-        (ABCDQN, "CartPole-v1", PAPER_AGENTS["abcdqn-paper"][1], "b1ffb9deb1c584b1"),
-        (ActorMimic, "Table-v0", PAPER_AGENTS["actor-mimic-paper"][1], "972475e8dcfa77da"),
-        (BootstrappedDQN, "CartPole-v1", {}, "02a36e1fdd2b16b8"),
-        (TabularBDPI, "FrozenLake8x8-v1", {}, "7f12b8fbca1e5aca"),
-    ],
-)
-def test_the_papers_configuration_gives_the_same_bits_as_ever(
-    agent_class, environment, settings, expected, monkeypatch
-):
-    """Golden fingerprints, by the instruction set that all x86-64 processors have."""
-    monkeypatch.setenv("BDPI_INSTRUCTION_SET", "baseline")
-    agent = agent_class("MlpPolicy", environment, seed=3, **{**settings, "batch_size": 32, "n_critics": 3}).learn(150)
-    digest = hashlib.sha256()
-    for name, array in sorted(agent.agent_learner.learner.state_dict().items()):
-        digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
-    transitions = agent.replay_buffer.transitions()
-    for column in (transitions.observations, transitions.actions, transitions.rewards):
-        digest.update(np.ascontiguousarray(column).tobytes())
-    assert digest.hexdigest()[:16] == expected

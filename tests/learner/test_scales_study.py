@@ -15,7 +15,7 @@ from scales.analyse import History
 from scales.candidates import Candidate, find
 from scales.deploy import choose
 from scales.learning import Learning, initial_networks
-from scales.scaling import RunScales, widened
+from scales.scaling import RunScales, preserve_first_layers, widened
 
 DEVICE = torch.device("cuda" if nvrtc.is_available() else "cpu")
 SMALL = {"n_critics": 2, "batch_size": 16, "critic_iterations": 2, "fit_steps": 2, "hidden": 8}
@@ -206,7 +206,45 @@ def test_ranges_grow_from_nothing():
 def test_wide_ranges_end_at_bounds():
     seen = np.array([[0.1, -1.0, -1.0], [0.3, 1.0, 1.0]])
     low, high = np.array([0.0, -10.0, -np.inf]), np.array([1.0, 10.0, np.inf])
-    assert widened(seen, low, high) == pytest.approx(np.array([[0, -3, -1], [0.5, 3, 1]]))
+    assert widened(seen, low, high, seen[1] - seen[0]) == pytest.approx(np.array([[0, -3, -1], [0.5, 3, 1]]))
+
+
+def test_margins_become_narrow():
+    space = tasks.Space(2, 2, False, np.array([0.0, -np.inf]), np.array([1.0, np.inf]))
+    scales = RunScales([Candidate(observations="narrow", narrow_from=2)], space, 20)
+    widths = []
+    for step in range(8):
+        final = np.array([[0.5 + 0.1 * (step % 2), step % 2]])
+        scales.add({"final": final, "rewards": np.zeros(1), "discounts": np.zeros(1), "ended": np.zeros(1, bool)})
+        if step + 1 in (2, 4, 8):
+            ((_, after),) = scales.estimate([0]).values()
+            widths.append(2 / after.factor)
+    assert np.array(widths) == pytest.approx(np.array([[1, 1], [0.6, 1], [0.35, 1]]))
+
+
+def test_new_scales_of_observations_can_leave_networks_as_they_are():
+    network = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    before, after = (
+        Scales(np.array(shift, np.float64), np.array(factor, np.float64))
+        for shift, factor in (([0.5, -2, 1], [3, 0.1, 2]), ([0.7, 1, 0], [1, 0.5, 5]))
+    )
+    raw = np.random.default_rng(0).normal(size=(40, 3))
+    targets = torch.randn(40, 2, dtype=torch.float64)
+
+    def outputs_and_gradient(scales):
+        network.zero_grad()
+        outputs = network(torch.as_tensor(scales.inputs(raw)))
+        ((outputs - targets) ** 2).mean().backward()
+        return outputs.detach(), torch.cat([each.grad.flatten() for each in network.parameters()])
+
+    expected, gradient = outputs_and_gradient(before)
+    parameters = torch.cat([each.detach().flatten() for each in network.parameters()])
+    state = {"parameters": parameters, "first_moment": gradient.clone(), "second_moment": gradient**2}
+    preserve_first_layers(state, before, after, 5)
+    nn.utils.vector_to_parameters(parameters, network.parameters())
+    outputs, gradient = outputs_and_gradient(after)
+    torch.testing.assert_close(outputs, expected)
+    torch.testing.assert_close(state["first_moment"], gradient)
 
 
 def test_critics_begin_anew_in_turn():

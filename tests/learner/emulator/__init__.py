@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from bdpi.learner import fused
 from bdpi.learner.fused import SOURCE
 
 
@@ -39,3 +42,10 @@ class Emulator:
             self._libraries[key] = ctypes.CDLL(str(target))
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
         assert self._libraries[key].launch_kernel(name.encode(), programs, pointers) == 0
+
+
+@contextmanager
+def emulated_kernels(folder: Path) -> Iterator[None]:
+    """Have ``learner="fused"`` and populations run the kernels on the CPU, with ``device="cpu"``."""
+    with patch.object(fused, "kernels", Emulator(folder)):
+        yield
