@@ -75,7 +75,7 @@ def tune(
     from bdpi.commands.ticker import Ticker
     from bdpi.runs.build import warnings_as_notes
     from bdpi.runs.signals import Stop
-    from bdpi.runs.tuning import Tuner, TuningPlan
+    from bdpi.runs.tuning import Search, Tuner
 
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
@@ -90,8 +90,8 @@ def tune(
         say(_line(trial, goal, tuner.fixed))
 
     with warnings_as_notes(say):
-        tuner = Tuner(TuningPlan(environment, agent, episodes, seeds, seed, tuple(settings or ())), out)
-        say(f"{agent} on {tuner.plan.environment}: {', '.join(tuner.choices.values)}")
+        tuner = Tuner(Search(environment, agent, episodes, seeds, seed, tuple(settings or ())), out)
+        say(f"{agent} on {tuner.search.environment}: {', '.join(tuner.choices.values)}")
         with stop.on_signals():
             try:
                 found = tuner.run(trials, should_stop, ended, ticker)
@@ -107,7 +107,7 @@ def tune(
 
 
 def _line(trial: Trial, goal: int, fixed: Mapping[str, Any]) -> str:
-    from bdpi.runs.text import number
+    from bdpi.runs.formatting import number
 
     how = {
         "finished": f"total reward {number(trial.score)}",
@@ -127,7 +127,7 @@ def _report(tuner: Tuner, found: Tuning) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from bdpi.runs.text import number
+    from bdpi.runs.formatting import number
 
     counts = {status: sum(t.status == status for t in found.trials) for status in ("finished", "pruned", "failed")}
     said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
@@ -141,7 +141,7 @@ def _report(tuner: Tuner, found: Tuning) -> None:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("settings")
     for trial in best:
-        per_episode = (trial.score or 0.0) / tuner.plan.episodes
+        per_episode = (trial.score or 0.0) / tuner.search.episodes
         table.add_row(str(trial.number), number(trial.score), number(per_episode), _settings(trial, tuner.fixed))
     # In a file or a pipe, lines are not folded, so that they can be searched.
     console = Console(width=None if sys.stdout.isatty() else 300, markup=False, highlight=False)

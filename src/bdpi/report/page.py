@@ -25,7 +25,7 @@ from bdpi.report.panels import Panel, Row, Series, rows_of
 from bdpi.report.robustness import Robustness
 from bdpi.report.statistics import learning_curve
 from bdpi.report.tables import NONE, Table, TabledRow, findings_table, unfinished
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 from bdpi.runs.versions import versions
 
 MAX_POINTS = 240  # per curve: about one per two pixels of an enlarged panel
@@ -360,7 +360,7 @@ def _runs_text(series: Series) -> str:
 
 def _configuration(series: Series) -> str:
     """What the runs have in common, once; below it, what differs from run to run."""
-    flat = [_flat(run.config) for run in series.runs]
+    flat = [_flat(run.record.as_dict()) for run in series.runs]
     names = list(dict.fromkeys(name for each in flat for name in each))
     missing = object()
     same = [
@@ -419,11 +419,10 @@ def _short(value: object) -> str:
 def _origin(runs: Sequence[StoredRun], command: str) -> str:
     used: dict[str, Counter[str]] = {}
     for run in runs:
-        recorded = run.config.get("versions")
-        entries = recorded if isinstance(recorded, dict) else {}
-        for name, value in {**entries, "platform": run.config.get("platform")}.items():
-            if value is not None:
-                used.setdefault(str(name), Counter())[str(value)] += 1
+        status = run.record.status
+        for name, value in {**status.versions, "platform": status.platform}.items():
+            if value:
+                used.setdefault(name, Counter())[value] += 1
     return (
         f"<h3>Command</h3>\n<pre>{escape(command)}</pre>\n"
         + (

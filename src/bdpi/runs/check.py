@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.runs.build import make_environment
+from bdpi.runs.config import DEFAULT_EPISODES, RunConfig
 from bdpi.runs.errors import RunError, named, one_line
-from bdpi.runs.plan import DEFAULT_EPISODES, Plan
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -340,13 +340,13 @@ def _try_agent(look: Look, episodes: int, tick: Tick, seed: int) -> None:
 
     notes: list[str] = []
     try:
-        session = prepare(Plan(look.environment, seed=seed, episodes=episodes), note=notes.append)
+        session = prepare(RunConfig(environment=look.environment, seed=seed, episodes=episodes), note=notes.append)
     except RunError as error:
         remedy = "Wrap the environment so that its spaces fit (bdpi envs says which do)."
         look.findings.append(_problem("no-agent", f"No agent can learn here: {str(error).rstrip('.')}.", remedy))
         return
     try:
-        look.by_itself = [*notes, *_always(session.agent, session.config["policy"])]
+        look.by_itself = [*notes, *_always(session.agent, session.status.policy)]
         if any(finding.code == "environment-fails" for finding in look.findings):
             return
         look.estimate = _estimate(look, episodes, *_time(session, tick))
@@ -373,7 +373,7 @@ def _always(agent: Agent, policy: str) -> Iterator[str]:
 def _time(session: Any, tick: Tick) -> tuple[float, float]:
     """Seconds of a real step (the environment's share included, as measured here), and of its learning."""
     agent, environment = session.agent, session.environment
-    observation, info = environment.reset(seed=int(session.config["seed"]))
+    observation, info = environment.reset(seed=session.config.seed)
     steps: list[tuple[Any, ...]] = []
     decisions = real_steps = 0
     began = time.monotonic()
