@@ -62,7 +62,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Episodes:
+class RandomEpisodes:
     """How random episodes went.
 
     :param terminated: so many ended by themselves
@@ -80,7 +80,7 @@ class Episodes:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TrainingTime:
     """How long training takes on this machine.
 
     :param episodes: that are trained
@@ -121,10 +121,10 @@ class Look:
     steps: int = 0
     ranges: list[Range] = field(default_factory=list)
     rewards: Range | None = None
-    episodes: Episodes | None = None
+    episodes: RandomEpisodes | None = None
     step_ms: float | None = None
     by_itself: list[str] = field(default_factory=list)
-    estimate: Estimate | None = None
+    estimate: TrainingTime | None = None
     remarks: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
@@ -258,7 +258,7 @@ def _play(bare: gym.Env[Any, Any], look: Look, tick: Tick, seed: int) -> None:
         Range.of(name, values) if values else None
         for name, values in (("steps", played.lengths), ("return", played.returns))
     )
-    look.episodes = Episodes(played.terminated, played.truncated, played.length, lengths, returns)
+    look.episodes = RandomEpisodes(played.terminated, played.truncated, played.length, lengths, returns)
     seen = _stacked(played.observations, bare.observation_space)
     if seen is not None:
         look.ranges = _ranges(seen, bare.observation_space)
@@ -410,11 +410,11 @@ def _time_of_epoch(agent: Any, tick: Tick) -> float:
     return float(np.median(durations[1:] or durations))
 
 
-def _estimate(look: Look, episodes: int, acting: float, learning: float) -> Estimate:
+def _estimate(look: Look, episodes: int, acting: float, learning: float) -> TrainingTime:
     assert look.step_ms is not None
     per_step = acting + learning
     mean = None if look.episodes is None or look.episodes.lengths is None else look.episodes.lengths.mean
-    return Estimate(
+    return TrainingTime(
         episodes,
         max(0.0, 1000 * per_step - look.step_ms),
         None if mean is None else episodes * mean * per_step,
