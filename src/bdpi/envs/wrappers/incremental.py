@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-from bdpi.envs.wrappers.decisions import MAX_DECISIONS, DecisionWrapper, ActionInProgress, check_whole, finite_box
+from bdpi.envs.wrappers.decisions import MAX_DECISIONS, ActionInProgress, DecisionWrapper, check_whole, finite_box
 
 INCREMENT = 0
 DECREMENT = 1
