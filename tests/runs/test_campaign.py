@@ -649,7 +649,7 @@ def test_an_archive_holds_everything(tmp_path: Path) -> None:
     assert (again, problems) == ("Small", [])
     for run, copy in zip(runs, copies, strict=True):
         assert copy.place == run.place
-        assert copy.config == json.loads(json.dumps(run.config))
+        assert copy.record == run.record
         np.testing.assert_array_equal(copy.returns, run.returns)
         np.testing.assert_array_equal(copy.lengths, run.lengths)
         assert (copy.test_returns is None) == (run.test_returns is None)

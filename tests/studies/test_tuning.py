@@ -354,8 +354,8 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     [
         "UPDATE study_user_attributes SET value_json = '[1]' WHERE key = 'goal'",
         "UPDATE study_user_attributes SET value_json = '[1, \"a\"]' WHERE key = 'goal'",
-        "UPDATE study_user_attributes SET value_json = '7' WHERE key = 'search'",
-        "UPDATE study_user_attributes SET value_json = '{' WHERE key = 'search'",
+        "UPDATE study_user_attributes SET value_json = '7' WHERE key = 'plan'",
+        "UPDATE study_user_attributes SET value_json = '{' WHERE key = 'plan'",
         "UPDATE trial_user_attributes SET value_json = '3' WHERE key = 'settings'",
         "UPDATE trial_user_attributes SET value_json = '[[\"a\"]]' WHERE key = 'returns'",
         "DELETE FROM trial_user_attributes WHERE key = 'index'",

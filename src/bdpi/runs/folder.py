@@ -182,6 +182,17 @@ class RunFolder:
             )
 
     @classmethod
+    def new(cls, path: Path | None, name: str, agent: str, seed: int) -> RunFolder:
+        """One without a run, and not made yet.
+
+        :param path: ``None``: :func:`default_path` for these names.
+        :raises RunError: when a run is in the folder already.
+        """
+        folder = cls(path or default_path(name, agent, seed))
+        folder.refuse_if_taken()
+        return folder
+
+    @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Find a run by its folder, or by the ``agent.zip`` in it.
 

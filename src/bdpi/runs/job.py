@@ -20,7 +20,6 @@ from bdpi.runs.config import Place, RunConfig, RunStatus
 from bdpi.runs.episodes import check_number, count_rows
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.results import check_tests
 
 if TYPE_CHECKING:
     from bdpi.runs.session import Session
@@ -99,9 +98,9 @@ def status_of(job: Job) -> str:
     status = read_same(folder, job.config)
     settled, saved = folder.is_settled(status.checkpoint), status.episodes
     try:
-        if settled and saved:
-            check_number(folder.monitor, count_rows(folder.monitor), saved)
-            check_tests(folder, status)
+        for path, number in ((folder.monitor, saved), (folder.test, status.test_episodes)):
+            if settled and number:
+                check_number(path, count_rows(path), number)
     except RunError as error:
         raise RunError(f"{error}; remove {job.folder} to repeat the run") from None
     done = saved >= (job.config.episodes or 0) and status.state != "failed"

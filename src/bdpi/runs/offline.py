@@ -21,12 +21,12 @@ from bdpi.runs.build import (
     with_preset,
     wrapped,
 )
-from bdpi.runs.config import OfflineConfig, RunStatus, State
+from bdpi.runs.config import OfflineConfig
 from bdpi.runs.episodes import OfflineSummary
 from bdpi.runs.errors import RunError, named, one_line
-from bdpi.runs.folder import RunFolder, default_path
+from bdpi.runs.folder import RunFolder
 from bdpi.runs.progress import Observer, Progress
-from bdpi.runs.session import Content, Driver, Session, circumstances
+from bdpi.runs.session import Content, Driver, Session, new_status
 from bdpi.runs.settings import defaults_of, settable
 
 if TYPE_CHECKING:
@@ -134,8 +134,7 @@ def _prepare(
         inside = wrapped(bare, config.action_bits)
         environment = agent_class(config.agent)._wrap_env(inside, verbose=0)
         _check_spaces(journal, config.environment, inside, environment)
-    folder = RunFolder(path or default_path(config.environment or journal.path.stem, config.agent, config.seed))
-    folder.refuse_if_taken()
+    folder = RunFolder.new(path, config.environment or journal.path.stem, config.agent, config.seed)
     agent = build_agent(config, ControlLoop(journal.observation_space, journal.action_space))
     held = min(n, agent.replay_buffer.buffer_size)
     if held < agent.batch_size:
@@ -146,17 +145,10 @@ def _prepare(
     if held < n:
         note(f"buffer_size={held}: only the last {held} of {n} transitions are learned from")
     _fill(agent, journal, n, tick)
-    status = RunStatus(
-        status="prepared",
-        result=None,
-        resumable=False,
-        policy=policy_name(journal.observation_space),
-        learner=agent.learner_name,
-        defaults=defaults_of(type(agent), config.hyperparameters),
-        **dict(circumstances(command)),
-    )
+    policy, defaults = policy_name(journal.observation_space), defaults_of(type(agent), config.hyperparameters)
+    status = new_status(command, policy, agent.learner_name, defaults, resumable=False)
     progress = OfflineProgress(None, None, epochs_wanted=config.epochs or n)
-    return Session(folder, config, status, OfflineDriver(agent, environment), progress, draws=False)
+    return Session(folder, config, status, OfflineDriver(agent, environment, progress), progress, draws=False)
 
 
 def _check_spaces(journal: Journal, name: str, environment: gym.Env[Any, Any], seen: VecEnv) -> None:
@@ -222,10 +214,12 @@ class OfflineDriver(Driver):
     :param environment: to test the agent in; ``None``: it is not tested
     """
 
+    def __init__(self, agent: Agent, environment: VecEnv | None, progress: OfflineProgress) -> None:
+        super().__init__(agent, environment)
+        self._progress = progress
+
     def learn(self, session: Session, observer: Observer, should_stop: Callable[[], bool]) -> None:
-        progress = session.progress
-        assert isinstance(progress, OfflineProgress)
-        saved = time.monotonic()
+        progress, saved = self._progress, time.monotonic()
         while not (progress.complete or should_stop()):
             self.agent.learn_once()
             progress.epochs += 1
@@ -234,15 +228,14 @@ class OfflineDriver(Driver):
                 session.save("running")  # what fails is tried again
                 saved = time.monotonic()
 
-    def contents(self, session: Session, state: State) -> list[Content]:
+    def contents(self, session: Session) -> list[Content]:
         return [(session.folder.agent, lambda file: self.agent.save(file, include_buffer=True))]
 
     def finish(self, session: Session, observer: Observer, should_stop: Callable[[], bool]) -> None:
         """Play a few episodes. A failure is a note: what was learned is saved."""
         from bdpi.runs.play import steps
 
-        progress = session.progress
-        assert isinstance(progress, OfflineProgress)
+        progress = self._progress
         if self.environment is None:
             return
         try:

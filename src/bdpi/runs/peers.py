@@ -26,12 +26,12 @@ from bdpi.runs.build import (
     warnings_as_notes,
     with_full_id,
 )
-from bdpi.runs.config import RunConfig, RunStatus, State
+from bdpi.runs.config import RunConfig
 from bdpi.runs.errors import RunError, one_line
-from bdpi.runs.folder import RunFolder, default_path
+from bdpi.runs.folder import RunFolder
 from bdpi.runs.progress import Observer, Progress
 from bdpi.runs.recorder import PeerRecorder
-from bdpi.runs.session import Content, Driver, Session, circumstances
+from bdpi.runs.session import Content, Driver, Session, new_status
 from bdpi.runs.settings import defaults_of
 from bdpi.runs.signals import leave_group, left_to_parent
 
@@ -53,8 +53,7 @@ def prepare_peer(
         bare = make_environment(config.environment)
         spec = bare.spec
         config = with_full_id(config, bare)
-        folder = RunFolder(path or default_path(config.environment, config.agent, config.seed))
-        folder.refuse_if_taken()
+        folder = RunFolder.new(path, config.environment, config.agent, config.seed)
         environment = _environments(config, bare, copies)
         arguments = {**config.hyperparameters, "policy_kwargs": policy_arguments(config)}
         name = "" if spec is None else spec.id
@@ -65,15 +64,9 @@ def prepare_peer(
                 f"{name}={value!r}" for name, value in {**config.hyperparameters, **config.policy_kwargs}.items()
             )
             raise RunError(one_line(error) + (f" ({config.agent} with {given})" if given else "")) from None
-    status = RunStatus(
-        status="prepared",
-        result=None,
-        resumable=False,
-        policy=type(agent.policy).__name__,
-        learner=f"stable-baselines3 {type(agent).__name__}",
-        defaults=peer_defaults(config, is_image_space(bare.observation_space)),
-        **dict(circumstances(command)),
-    )
+    policy, learner = type(agent.policy).__name__, f"stable-baselines3 {type(agent).__name__}"
+    defaults = peer_defaults(config, is_image_space(bare.observation_space))
+    status = new_status(command, policy, learner, defaults, resumable=False)
     limit = (spec.max_episode_steps if spec is not None else None) or _DEFAULT_LENGTH
     # Of an environment whose actions are built by decisions, the limit counts actions.
     decisions = bare.get_wrapper_attr("n_decisions") if bare.has_wrapper_attr("n_decisions") else 1
@@ -167,5 +160,5 @@ class PeerDriver(Driver):
         recorder = PeerRecorder(session.progress, session.folder.monitor, session.config.environment, should_stop)
         self.agent.learn(self._total_steps, callback=recorder, log_interval=None)
 
-    def contents(self, session: Session, state: State) -> list[Content]:
+    def contents(self, session: Session) -> list[Content]:
         return [(session.folder.agent, self.agent.save)]

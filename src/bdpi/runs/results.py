@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.runs.config import Place, RunConfig, RunRecord, RunStatus, State
-from bdpi.runs.episodes import check_number, count_rows, read_returns
+from bdpi.runs.episodes import check_number, read_returns
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, locked
 from bdpi.storage.atomic import write_atomically
@@ -214,12 +214,6 @@ def read_tests(folder: RunFolder, status: RunStatus) -> NDArray[np.float64]:
     returns = read_returns(folder.test)[0] if saved or folder.test.exists() else np.zeros(0)
     check_number(folder.test, len(returns), saved)
     return returns
-
-
-def check_tests(folder: RunFolder, status: RunStatus) -> None:
-    """:raises RunError: when a run with noise does not have the test episodes that it had when it was saved"""
-    if status.test_episodes:
-        check_number(folder.test, count_rows(folder.test), status.test_episodes)
 
 
 def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Path]:

@@ -34,6 +34,12 @@ def circumstances(command: Sequence[str]) -> Circumstances:
     return Circumstances(started=_now(), command=list(command), versions=origin(), platform=platform.platform())
 
 
+def new_status(command: Sequence[str], policy: str, learner: str, defaults: dict[str, Any], **more: Any) -> RunStatus:
+    """Of a run that has not begun."""
+    made = {"policy": policy, "learner": learner, "defaults": defaults, **dict(circumstances(command))}
+    return RunStatus(status="prepared", result=None, **made, **more)
+
+
 def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
@@ -78,7 +84,7 @@ class Driver:
         """
         raise NotImplementedError
 
-    def contents(self, session: Session, state: State) -> list[Content]:
+    def contents(self, session: Session) -> list[Content]:
         """What a checkpoint consists of."""
         raise NotImplementedError
 
@@ -113,18 +119,9 @@ class Session:
         draws: bool = True,
     ) -> None:
         self.folder, self.config, self.status, self.driver = folder, config, status, driver
+        self.agent, self.environment = driver.agent, driver.environment
         self.progress, self.draws = progress, draws
         self._traceback: str | None = None
-
-    @property
-    def agent(self) -> Any:
-        """What learns: an agent, or a peer."""
-        return self.driver.agent
-
-    @property
-    def environment(self) -> Any:
-        """What the agent acts in."""
-        return self.driver.environment
 
     @property
     def info(self) -> RunInfo:
@@ -138,10 +135,12 @@ class Session:
         :param should_stop: asked after every step; training ends when it says so, and can be resumed.
         :raises RunError: when the folder cannot be used. Errors in training do not raise: they are the outcome.
         """
+        from bdpi.agents.health import HealthWarning
+
         observer = observer or Observer()
         self.folder.make()
         with self.folder.locked(), warnings_as_notes(observer.note):
-            _leave_findings_to_views()
+            warnings.simplefilter("ignore", HealthWarning)  # views show findings
             self.folder.tidy()
             self._open()
             observer.began(self.info, self.progress)
@@ -239,7 +238,7 @@ class Session:
 
         # A checkpoint is several files. All are written beside the old ones, then the configuration that belongs to
         # them, then they take the place of the old ones: a crash at any moment leaves one that is complete.
-        contents = self.driver.contents(self, state)
+        contents = self.driver.contents(self)
         number = status.checkpoint + 1
         written = [
             path
@@ -277,10 +276,3 @@ class Session:
                 film_policy(self.folder, should_stop=should_stop)
             except Exception as error:
                 observer.note(f"no film: {error if isinstance(error, RunError) else named(error)}")
-
-
-def _leave_findings_to_views() -> None:
-    """Views show findings, so that their warnings would say them twice; until the current filters are restored."""
-    from bdpi.agents.health import HealthWarning
-
-    warnings.simplefilter("ignore", HealthWarning)

@@ -25,17 +25,16 @@ from bdpi.runs.build import (
     with_preset,
     wrapped,
 )
-from bdpi.runs.config import RunConfig, RunStatus, State
+from bdpi.runs.config import RunConfig, RunStatus
 from bdpi.runs.episodes import Episodes, Summary, check_number, read_monitor
 from bdpi.runs.errors import RunError, named, one_line
-from bdpi.runs.folder import RunFolder, default_path
+from bdpi.runs.folder import RunFolder
 from bdpi.runs.progress import Observer, Progress
-from bdpi.runs.session import Content, Driver, Session, circumstances
+from bdpi.runs.session import Content, Driver, Session, circumstances, new_status
 from bdpi.runs.settings import defaults_of
 
 if TYPE_CHECKING:
     from bdpi.agents import EnsembleAlgorithm as Agent
-    from bdpi.runs.tester import Tester
 
 _FILES = ("journal", "autosave")  # of an agent, beside those in its run's folder
 _NO_END = 10**12  # steps; learn() wants a number, but the Recorder ends the run
@@ -73,20 +72,13 @@ def prepare(
         environment = retraceable(wrapped(bare, config.action_bits, config.off_policy_noise))
         for text in announcements(config, bare):
             note(text)
-        folder = RunFolder(path or default_path(config.environment, config.agent, config.seed))
-        folder.refuse_if_taken()
+        folder = RunFolder.new(path, config.environment, config.agent, config.seed)
         agent = build_agent(config, environment)
         if config.record_entropy and not agent.agent_learner.has_actor:
             raise RunError(f"{config.agent} has no actor, so there is no entropy of its policy to record")
-        driver = AgentDriver(agent, environment, _tester(config, agent, folder))
-    status = RunStatus(
-        status="prepared",
-        result=None,
-        policy=policy_name(environment.observation_space),
-        learner=agent.learner_name,
-        defaults=defaults_of(cls, config.hyperparameters),
-        **dict(circumstances(command)),
-    )
+        driver = AgentDriver(agent, environment, config, folder)
+    policy, defaults = policy_name(environment.observation_space), defaults_of(cls, config.hyperparameters)
+    status = new_status(command, policy, agent.learner_name, defaults)
     return Session(folder, config, status, driver, Progress(config.episodes, config.steps))
 
 
@@ -143,7 +135,7 @@ def prepare_resumption(
         except Exception as error:  # missing, damaged, foreign: it can fail anywhere
             raise RunError(f"{folder.replay} cannot be loaded: {named(error)}") from None
         _give_back_files(agent, config, environment)
-        driver = AgentDriver(agent, environment, _tester(config, agent, folder))
+        driver = AgentDriver(agent, environment, config, folder)
         progress.episode_steps = _continue_episode(folder, environment)
     status.learner, status.resumed = agent.learner_name, [*status.resumed, circumstances(command)]
     return Session(folder, config, status, driver, progress)
@@ -191,13 +183,6 @@ def _continue_episode(folder: RunFolder, environment: Any) -> int:
         raise RunError(f"{folder.episode} is damaged: {named(error)}; without it, an episode is given up") from None
 
 
-def _tester(config: RunConfig, agent: Agent, folder: RunFolder) -> Tester | None:
-    """For runs with noise: their returns tell what the noise does, so clean episodes alternate with them."""
-    from bdpi.runs.tester import Tester
-
-    return None if config.off_policy_noise is None else Tester(config, agent, folder.test)
-
-
 def _saved_progress(folder: RunFolder, config: RunConfig, status: RunStatus) -> Progress:
     """Where the saved agent stands, which after a crash is less than what ``monitor.csv`` tells."""
     result = status.result
@@ -220,10 +205,9 @@ def _first(n_saved: int, path: Path, may_miss: int = 0) -> Episodes:
     """
     recorded = read_monitor(path)
     check_number(path, len(recorded), n_saved, may_miss)
-    episodes = Episodes()
-    for row in zip(recorded.returns[:n_saved], recorded.lengths, recorded.seconds, strict=False):
-        episodes.add(*row)
-    return episodes
+    for column in vars(recorded).values():
+        del column[n_saved:]
+    return recorded
 
 
 def _nothing_left(folder: RunFolder, progress: Progress) -> str:
@@ -239,19 +223,21 @@ class AgentDriver(Driver):
     """An agent of this package learns in an environment.
 
     :param environment: with a Monitor inside that writes no file yet.
-    :param tester: plays a test episode after each training episode; ``None``: there are no tests.
+    :param config: where it has noise, returns tell what the noise does, so a test follows each training episode.
     """
 
     has_findings = True
 
-    def __init__(self, agent: Agent, environment: Any, tester: Tester | None = None) -> None:
+    def __init__(self, agent: Agent, environment: Any, config: RunConfig, folder: RunFolder) -> None:
         from stable_baselines3.common.env_util import unwrap_wrapper
         from stable_baselines3.common.monitor import Monitor
 
         from bdpi.envs.wrappers import Retracing
+        from bdpi.runs.tester import Tester
 
         super().__init__(agent, environment)
-        self.tester = tester
+        self.tester = None if config.off_policy_noise is None else Tester(config, agent, folder.test)
+        self._entropy = folder.entropy if config.record_entropy else None
         self._monitor: Any = unwrap_wrapper(environment, Monitor)
         self._retracing: Any = unwrap_wrapper(environment, Retracing)
         self._is_clean = True  # the environment is where the agent thinks it is
@@ -272,7 +258,7 @@ class AgentDriver(Driver):
     def learn(self, session: Session, observer: Observer, should_stop: Callable[[], bool]) -> None:
         from bdpi.runs.recorder import Recorder
 
-        agent, progress, tester, config = self.agent, session.progress, self.tester, session.config
+        agent, progress, tester = self.agent, session.progress, self.tester
         recorder = Recorder(
             progress,
             self._monitor,
@@ -280,7 +266,7 @@ class AgentDriver(Driver):
             checkpoint=lambda: session.save("running"),
             began=lambda: self._check_continuation(progress, observer),
             test=None if tester is None else lambda: tester.play(len(progress.tests), should_stop),
-            entropy=session.folder.entropy if isinstance(config, RunConfig) and config.record_entropy else None,
+            entropy=self._entropy,
             found=observer.found,
         )
         try:
@@ -297,7 +283,7 @@ class AgentDriver(Driver):
             )
             progress.episode_steps = 0
 
-    def contents(self, session: Session, state: State) -> list[Content]:
+    def contents(self, session: Session) -> list[Content]:
         folder = session.folder
         trace = None  # how the episode that is going on came about, where it can be continued
         if self._retracing is not None and self._is_clean:

@@ -115,7 +115,7 @@ def _stopped_never() -> bool:
 
 
 class Tuner:
-    """A search in a folder. What is wrong with the search is said when this is made; nothing is written before ``run``.
+    """A search in a folder. Mistakes are found when this is made; nothing is written before ``run``.
 
     :param search: what to search
     :param out: where everything is kept; None: ``runs/tune/ENVIRONMENT-AGENT``
@@ -266,10 +266,10 @@ class Tuner:
             for step, value in same.intermediate_values.items():
                 trial.report(value, step)
         else:
-            plans = [self._run_config(settings, self.search.seed + number) for number in range(self.search.seeds)]
+            configs = [self._run_config(settings, self.search.seed + number) for number in range(self.search.seeds)]
             path = self.out / "trials" / f"{index + 1:03d}"
             try:
-                result = train(plans, path, Reports(trial, self.block), should_stop, tick)
+                result = train(configs, path, Reports(trial, self.block), should_stop, tick)
             except RunError:
                 self._interrupt(study, trial)
                 raise
@@ -346,7 +346,7 @@ def _check_sound(study: optuna.Study) -> None:
     if not isinstance(goal, int) or not isinstance(asked, int):
         raise TypeError(f"the goal is {goal!r} trials, of which {asked!r} were asked for")
     if not isinstance(study.user_attrs.get("plan", {}), dict):
-        raise TypeError(f"the search is {study.user_attrs['search']!r}")
+        raise TypeError(f"the plan is {study.user_attrs['plan']!r}")
     for trial in _ended(study):
         described = _described(trial)
         "".join(described.settings)
