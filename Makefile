@@ -40,7 +40,7 @@ lint: $(INSTALLED)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: $(INSTALLED) ## Speed of the learners against a textbook PyTorch one, and what each agent costs per step
+bench: $(INSTALLED) ## Speed of the learners against the reference in plain PyTorch, and what each agent costs per step
 	@$(BIN)/python benchmarks/speed.py
 	@$(BIN)/python benchmarks/agents.py
 

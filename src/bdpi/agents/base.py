@@ -36,7 +36,7 @@ from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPol
 from bdpi.agents.saving import SavingAlgorithm
 from bdpi.learner import Hyperparameters, Transitions, native
 from bdpi.learner.interface import BoolArray, EpochMetrics, FloatArray, IntArray
-from bdpi.learner.rules import ActorRule, check_rule
+from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule, check_rule
 from bdpi.learner.scales import FAR, Scales, scale_returns
 from bdpi.learner.torch import Precision, dtype_of
 
@@ -274,6 +274,10 @@ class EnsembleAlgorithm(SavingAlgorithm):
         if self.journal is not None:
             self._open_journal(self.journal)
 
+    def critic_rule(self) -> CriticRule:
+        """How critics move towards their new estimates."""
+        return ClippedDouble(self.critic_step_size)
+
     def actor_rule(self) -> ActorRule | None:
         """How the actor follows a critic; None for agents without an actor."""
         return None
@@ -324,7 +328,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         return Hyperparameters(
             critic_iterations=self.critic_iterations,
             fit_steps=self._fit_steps(),
-            critic_step_size=self.critic_step_size,
+            critic_rule=self.critic_rule(),
             learning_rate=learning_rate,
             actor_learning_rate=actor_learning_rate,
             actor_rule=self.actor_rule(),

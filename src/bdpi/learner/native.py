@@ -134,6 +134,8 @@ class NativeLearner:
     ) -> EpochMetrics:
         """See :meth:`bdpi.learner.interface.Learner.epoch`."""
         state, rule, scales = self.state, hyperparameters.actor_rule, transitions.scales
+        critic_rule = hyperparameters.critic_rule.native
+        assert critic_rule is not None
         native_rule = ("", 0.0) if rule is None else rule.native
         if native_rule is None:
             raise ValueError(f"the native learner does not know the actor rule {rule}; use the PyTorch learner")
@@ -153,7 +155,7 @@ class NativeLearner:
             active=state.active,
             critic_iterations=hyperparameters.critic_iterations,
             fit_steps=hyperparameters.fit_steps,
-            critic_step_size=hyperparameters.critic_step_size,
+            critic_step_size=critic_rule[1],
             learning_rate=hyperparameters.learning_rate,
             actor_learning_rate=hyperparameters.actor_learning_rate,
             actor_rule=native_rule[0],

@@ -7,7 +7,7 @@ import numpy as np
 from bdpi.learner import native
 from bdpi.learner.interface import Hyperparameters, LearnerState, Transitions
 from bdpi.learner.native import NativeLearner
-from bdpi.learner.rules import ActorRule
+from bdpi.learner.rules import ActorRule, ClippedDouble
 from bdpi.learner.tabular import actor_loss, actor_targets
 
 
@@ -25,7 +25,7 @@ def check_counterpart(rule: ActorRule, n_actions: int) -> None:
     zeros = np.zeros(n, np.float32)
     transitions = Transitions(seen, np.zeros(n, np.int64), zeros, zeros, seen)
     # Q' stays what Q_A is, so that the rule has the Q-values which the learner tells.
-    hyperparameters = Hyperparameters(critic_iterations=1, fit_steps=1, critic_step_size=0.0, actor_rule=rule)
+    hyperparameters = Hyperparameters(critic_iterations=1, fit_steps=1, critic_rule=ClippedDouble(0.0), actor_rule=rule)
     for row in range(n):
         policy, q = learner.policy(seen[row : row + 1]), learner.q_values(seen[row : row + 1])[0]
         expected = actor_loss(rule, policy, actor_targets(rule, policy, q))
