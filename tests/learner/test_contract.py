@@ -127,7 +127,7 @@ def random_epochs(kind: str, data: st.DataObject) -> None:
         actor_learning_rate=2e-3,
     )
     if is_fused:
-        fits = (is_suitable(sizes, one_hot, batch_size, hyper.actor_rule, 0.0) for sizes in (actor_sizes, critic_sizes))
+        fits = (is_suitable(sizes, one_hot, batch_size, 0.0) for sizes in (actor_sizes, critic_sizes))
         assume(all(fits))
     native_arguments: dict[str, Any] = {}
     if kind == "native":

@@ -112,8 +112,8 @@ def test_bindings_count_if_they_find_the_compiler(monkeypatch):
 
 
 def test_what_fits():
-    def fits(sizes, one_hot=False, batch_size=256, rule=None, prior_scale=0.0):
-        return is_suitable(sizes, one_hot, batch_size, rule or Conservative(), prior_scale)
+    def fits(sizes, one_hot=False, batch_size=256, prior_scale=0.0):
+        return is_suitable(sizes, one_hot, batch_size, prior_scale)
 
     assert fits([8, 256, 4])
     assert fits([64, 32, 4], one_hot=True)

@@ -287,7 +287,7 @@ def _choose(
     sizes = [] if inputs is None else [inputs.size, *policy.critic_arch, policy.n_actions]
     actor_sizes = sizes if policy.actor is None or inputs is None else [inputs.size, *policy.actor_arch, sizes[-1]]
     one_hot = inputs is not None and inputs.one_hot
-    can_fuse = all(fused.is_suitable(each, one_hot, batch_size, rule, prior_scale) for each in (sizes, actor_sizes))
+    can_fuse = all(fused.is_suitable(each, one_hot, batch_size, prior_scale) for each in (sizes, actor_sizes))
     cohorts = current_cohorts()
     if choice == "auto" and cohorts is not None and can_fuse and fused.runs_on(cohorts.device):
         return "fused"

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from bdpi.learner.rules import ActorRule, ClippedDouble, Conservative, CriticRule
+from bdpi.learner.rules import ActorRule, ClippedDouble, Conservative, CriticRule, Native
 from bdpi.learner.scales import Scales
 
 FloatArray = NDArray[np.float32]
@@ -78,6 +78,14 @@ class Hyperparameters:
     learning_rate: float = 1e-4
     actor_learning_rate: float = 1e-4
     actor_rule: ActorRule | None = field(default_factory=Conservative)
+
+    def twins(self) -> tuple[Native, Native]:
+        """The C++ functions of both rules, for what only such can train; that of an actor that is not there is any."""
+        rules = self.critic_rule, Conservative() if self.actor_rule is None else self.actor_rule
+        critic, actor = (rule.native for rule in rules)
+        if critic is None or actor is None:
+            raise ValueError(f"only PyTorch can train by {rules[critic is not None]}, which has no counterpart in C++")
+        return critic, actor
 
 
 @dataclass(frozen=True)
