@@ -90,7 +90,7 @@ class CompiledKernels:
         options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17"]
         options += [f"-DONLY_{name}", *(f"-D{macro}={value}" for macro, value in sizes.items())]
         headers = {path.name.encode(): path.read_bytes() for path in self._headers}
-        headers[b"outside.hpp"] = outside.encode()
+        headers[b"outside.hpp"] = f"{outside}\n".encode()
         contents = len(headers), list(headers.values()), list(headers)
         source = self._source.read_bytes(), self._source.name.encode(), *contents
         program = _check(nvrtc.nvrtcCreateProgram(*source))

@@ -40,8 +40,8 @@ def check_counterpart(rule: ActorRule | None, n_actions: int, critic_rule: Criti
         except ValueError as error:
             raise ValueError(
                 f"{error}, which a rule names: for actors, bdpi has 'conservative' and 'imitation', and "
-                "'clipped_double' for critics. Any other gives its C++ source as the third part of native; or, with native = None, "
-                "PyTorch trains it."
+                "'clipped_double' for critics. Any other gives its C++ source as the third part of native; or, with "
+                "native = None, PyTorch trains it."
             ) from error
         _compare(critic_rule, found.critic_loss, float(np.mean((targets - q) ** 2)), "change()")
         if rule is not None:
