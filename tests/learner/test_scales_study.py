@@ -8,7 +8,7 @@ from torch import nn
 
 from bdpi.learner import Hyperparameters, LearnerState, Transitions, nvrtc
 from bdpi.learner.fused import FusedLearner, FusedNetworks
-from bdpi.learner.rules import Conservative
+from bdpi.learner.rules import ClippedDouble, Conservative
 from bdpi.learner.scales import Scales
 from scales import loop, tasks, workers
 from scales.analyse import History
@@ -85,7 +85,7 @@ def test_an_epoch_is_that_of_a_single_learner():
             scales=scales[run],
         )
         rates = candidate.rates
-        hyper = Hyperparameters(2, 2, rates[2], rates[0], rates[1], Conservative(candidate.trust_region))
+        hyper = Hyperparameters(2, 2, ClippedDouble(rates[2]), rates[0], rates[1], Conservative(candidate.trust_region))
         chosen = (part[run].long().cpu().numpy() for part in (learning.tensors.batches, learning.tensors.order))
         single.epoch(experience, *chosen, hyper)
         for mine, theirs in ((learning.critics, single.critics), (learning.actors, single.actor)):
