@@ -125,9 +125,8 @@ def emulate() -> None:
     import tempfile
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "learner"))
-    from emulator import Emulator
-
     from bdpi.learner import fused
+    from emulator import Emulator
 
     fused.kernels = Emulator(Path(tempfile.mkdtemp()))
 
