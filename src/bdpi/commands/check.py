@@ -47,20 +47,8 @@ def check(
     from bdpi.commands.ticker import Ticker
     from bdpi.runs.check import look_at
 
-    tickers: dict[str, Ticker] = {}
-
-    def tick(what: str, done: int, total: int) -> None:
-        if what not in tickers:
-            for ticker in tickers.values():
-                ticker.end()
-            tickers[what] = Ticker(what)
-        tickers[what](done, total)
-
-    try:
-        look = look_at(environment, episodes, tick)
-    finally:
-        for ticker in tickers.values():
-            ticker.end()
+    with Ticker() as ticker:
+        look = look_at(environment, episodes, lambda what, done, total: ticker(done, total, what))
     if as_json:
         say(json.dumps(look.as_dict(), indent=2))
     else:

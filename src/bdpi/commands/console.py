@@ -12,7 +12,7 @@ FAILED = 1
 
 
 def say(text: str = "") -> None:
-    """Print, unless nobody reads any more."""
+    """Print; if the reader of a pipe is gone, do nothing."""
     with contextlib.suppress(OSError):
         print(text, flush=True)
 

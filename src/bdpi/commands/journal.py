@@ -68,7 +68,7 @@ def info(
 
     $ bdpi journal info robot.sqlite --json
     """
-    with _errors(), _ticking() as progress:
+    with _reading() as progress:
         from bdpi.agents.journal_info import examine
 
         found = examine(file, progress)
@@ -137,7 +137,7 @@ def export(
     $ bdpi journal export robot.sqlite robot.parquet
     """
     is_npz = _ending(out) == ".npz"
-    with _errors(), _ticking() as progress:
+    with _reading() as progress:
         from bdpi.agents.journal import Journal
         from bdpi.agents.journal_files import export_npz, export_parquet
         from bdpi.runs.errors import RunError
@@ -167,7 +167,7 @@ def import_(
     $ bdpi journal import everything.sqlite yesterday.parquet
     """
     is_npz = _ending(source) == ".npz"
-    with _errors(), _ticking() as progress:
+    with _reading() as progress:
         from bdpi.agents.journal import Journal
         from bdpi.agents.journal_files import import_npz, import_parquet
 
@@ -187,23 +187,14 @@ def _ending(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    """What journals say becomes what commands say."""
+def _reading() -> Iterator[Ticker]:
+    """Shows the progress; errors of journals become those of commands."""
     from bdpi.agents.journal import JournalError
+    from bdpi.commands.ticker import Ticker
     from bdpi.runs.errors import RunError, one_line
 
     try:
-        yield
+        with Ticker("transitions") as ticker:
+            yield ticker
     except JournalError as error:
         raise RunError(one_line(error)) from None
-
-
-@contextlib.contextmanager
-def _ticking() -> Iterator[Ticker]:
-    from bdpi.commands.ticker import Ticker
-
-    ticker = Ticker("transitions")
-    try:
-        yield ticker
-    finally:
-        ticker.end()

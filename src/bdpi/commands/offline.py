@@ -45,17 +45,12 @@ def train_offline(
     hyperparameters, policy_kwargs = parse_settings(settings, agent_class(name))
     plan = OfflinePlan(journal, environment, name, seed or 0, epochs, hyperparameters, policy_kwargs, action_bits)
     stop = Stop()
-    reading = Ticker("transitions")
-    try:
+    with Ticker("transitions") as reading:
         session = prepare_offline(plan, out, note=say, tick=reading, command=["bdpi", *sys.argv[1:]])
-    finally:
-        reading.end()
     config = session.config
     say(f"{name} learns from {config['transitions']} transitions of {journal}, {config['epochs']} epochs")
-    learning = Ticker("epochs")
-    with stop.on_signals():
+    with stop.on_signals(), Ticker("epochs") as learning:
         outcome = session.run(learning, stop.requested, say)
-    learning.end()
     result = outcome.result
     say(f"{outcome.status.capitalize()}: {result.epochs} epochs in {duration(result.seconds)}")
     if result.mean_return is not None:

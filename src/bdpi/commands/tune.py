@@ -92,11 +92,8 @@ def tune(
     with warnings_as_notes(say):
         tuner = Tuner(TuningPlan(environment, agent, episodes, seeds, seed, tuple(settings or ())), out)
         say(f"{agent} on {tuner.plan.environment}: {', '.join(tuner.choices.values)}")
-        with stop.on_signals():
-            try:
-                found = tuner.run(trials, should_stop, ended, ticker)
-            finally:
-                ticker.end()
+        with stop.on_signals(), ticker:
+            found = tuner.run(trials, should_stop, ended, ticker)
     _report(tuner, found)
     if len(found.trials) < found.goal:
         say(f"Stopped after {len(found.trials)} of {found.goal} trials. Go on: the same command again.")
