@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdpi.commands.console import FAILED, say
+from bdpi.commands.console import FAILED, say, say_table
 
 if TYPE_CHECKING:
     from bdpi.runs.check import Look, Range
@@ -81,7 +79,6 @@ def _show(look: Look) -> None:
 
 
 def _show_steps(look: Look) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     say()
@@ -102,10 +99,7 @@ def _show_steps(look: Look) -> None:
     ):
         if spread is not None:
             table.add_row(name, *_numbers(spread))
-    # In a file or a pipe, lines are not folded, so that they can be searched.
-    console = Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False)
-    with contextlib.suppress(OSError):
-        console.print(table)
+    say_table(table)
     if episodes is not None:
         going_on = f"; one was going on after {episodes.unfinished} steps" if episodes.unfinished else ""
         ended = episodes.terminated + episodes.truncated

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from bdpi.commands.console import FAILED, say
+from bdpi.commands.console import FAILED, complain, say
 
 
 def train_offline(
@@ -60,7 +60,7 @@ def train_offline(
         if config["environment"] is not None:
             say(f"Watch it:  bdpi play {shlex.quote(str(outcome.folder.path))}")
     if outcome.error is not None:
-        print(f"bdpi: {outcome.error}", file=sys.stderr, flush=True)
+        complain(outcome.error)
         raise typer.Exit(FAILED)
     if outcome.status == "interrupted":
         raise typer.Exit(stop.exit_status)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpi.commands.console import FAILED, say
+from bdpi.commands.console import FAILED, complain, say, say_table
 
 if TYPE_CHECKING:
     from bdpi.runs.tuning import Trial, Tuner, Tuning
@@ -99,7 +97,7 @@ def tune(
         say(f"Stopped after {len(found.trials)} of {found.goal} trials. Go on: the same command again.")
         raise typer.Exit(stop.exit_status if stop.requested() else 0)
     if not found.best:
-        print("bdpi: no trial has finished, so there is no best one", file=sys.stderr, flush=True)
+        complain("no trial has finished, so there is no best one")
         raise typer.Exit(FAILED)
 
 
@@ -121,7 +119,6 @@ def _settings(trial: Trial, fixed: Mapping[str, Any]) -> str:
 
 def _report(tuner: Tuner, found: Tuning) -> None:
     """The best trials, and how to train with the best one."""
-    from rich.console import Console
     from rich.table import Table
 
     from bdpi.runs.text import number
@@ -140,8 +137,5 @@ def _report(tuner: Tuner, found: Tuning) -> None:
     for trial in best:
         per_episode = (trial.score or 0.0) / tuner.plan.episodes
         table.add_row(str(trial.number), number(trial.score), number(per_episode), _settings(trial, tuner.fixed))
-    # In a file or a pipe, lines are not folded, so that they can be searched.
-    console = Console(width=None if sys.stdout.isatty() else 300, markup=False, highlight=False)
-    with contextlib.suppress(OSError):
-        console.print(table)
+    say_table(table)
     say(f"The best:  {shlex.join(tuner.command(best[0]))}")

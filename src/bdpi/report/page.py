@@ -21,9 +21,9 @@ from bdpi.report import statistics
 from bdpi.report.configurations import is_drawn
 from bdpi.report.entropy import EntropyPanel, entropies_of
 from bdpi.report.page_curves import entropy_data, row_data
-from bdpi.report.panels import Row, Series, rows_of
+from bdpi.report.panels import Row, StoredSeries, rows_of
 from bdpi.report.robustness import Robustness
-from bdpi.report.tables import NONE, Table, TabledRow, findings_table, unfinished
+from bdpi.report.tables import NONE, TabledRow, TextTable, findings_table, unfinished
 from bdpi.runs.store import StoredRun
 from bdpi.runs.versions import versions
 
@@ -180,7 +180,7 @@ def _films(rows: Sequence[Row]) -> dict[str, Any]:
     return {"films": films, "left_out": left_out}
 
 
-def _film(series: Series) -> tuple[StoredRun, bytes] | None:
+def _film(series: StoredSeries) -> tuple[StoredRun, bytes] | None:
     filmed = [run for run in series.runs if run.path is not None and (run.path / "policy.gif").is_file()]
     filmed.sort(key=_final_return)
     for run in filmed[len(filmed) // 2 :] + filmed[: len(filmed) // 2]:
@@ -210,12 +210,12 @@ def _configurations(rows: Sequence[Row]) -> list[tuple[str, list[dict[str, Any]]
     ]
 
 
-def _runs_text(series: Series) -> str:
+def _runs_text(series: StoredSeries) -> str:
     text = _plural(len(series.runs), "run")
     return f"{text}, {series.unfinished}" if series.unfinished else text
 
 
-def _configuration(series: Series) -> dict[str, Any]:
+def _configuration(series: StoredSeries) -> dict[str, Any]:
     """What the runs have in common, once; below it, what differs from run to run."""
     flat = [_flat(run.config) for run in series.runs]
     names = list(dict.fromkeys(name for each in flat for name in each))
@@ -235,7 +235,7 @@ def _configuration(series: Series) -> dict[str, Any]:
         )
         for run, each in zip(series.runs, flat, strict=True)
     )
-    table = Table("Runs", ("seed", "status", *differing, "episodes"), 2 + len(differing), lines, "")
+    table = TextTable("Runs", ("seed", "status", *differing, "episodes"), 2 + len(differing), lines, "")
     return {"common": text, "table": table}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from bdpi.report import style
 from bdpi.report.entropy import EntropyPanel
-from bdpi.report.panels import Panel, Row, Series
+from bdpi.report.panels import Panel, Row, StoredSeries
 from bdpi.report.statistics import learning_curve
 
 MAX_POINTS = 240  # per curve: about one per two pixels of an enlarged panel
@@ -53,7 +53,7 @@ def _with_shared_x(environment: str, title: str, x: str, y: str, curves: list[di
     return {"environment": environment, "title": title, "x": x, "y": y, "shared": shared, "curves": curves}
 
 
-def _curve_data(series: Series) -> dict[str, Any]:
+def _curve_data(series: StoredSeries) -> dict[str, Any]:
     curve = learning_curve(series, MAX_POINTS)
     data: dict[str, Any] = {"series": series.name, "runs": series.count}
     data.update(x=curve.episodes.tolist(), y=_numbers(curve.mean))

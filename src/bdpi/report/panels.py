@@ -17,7 +17,7 @@ from bdpi.runs.store import StoredRun
 
 
 @dataclass(frozen=True)
-class Series:
+class StoredSeries:
     """One curve: the runs that differ only in their seed.
 
     Runs can be of different length, while a study goes on or when some have failed. Numbers are then computed from the
@@ -80,7 +80,7 @@ class Panel:
 
     row: str
     environment: str
-    series: tuple[Series, ...]
+    series: tuple[StoredSeries, ...]
 
     def paper(self, series: str) -> PaperCurve | None:
         """The paper's curve for one of the series, where it has one."""
@@ -142,7 +142,7 @@ def _panel(row: str, environment: str, series: dict[str, list[StoredRun]]) -> Pa
     return Panel(
         row,
         environment,
-        tuple(Series(name, _by_seed(series[name])) for name in style.ordered_series(series)),
+        tuple(StoredSeries(name, _by_seed(series[name])) for name in style.ordered_series(series)),
     )
 
 
