@@ -60,7 +60,7 @@ def info(
 ) -> None:
     """Show how much is in a journal, what of, and whether it is intact.
 
-    Every transition is read. A robot may go on writing meanwhile. If something is damaged, the exit status is 1.
+    Reads every transition, also while a robot writes. If something is damaged, the exit status is 1.
 
     [bold]Examples[/bold]
 
@@ -127,7 +127,7 @@ def export(
 ) -> None:
     """Write a journal for other programs: NumPy's NPZ, or Parquet.
 
-    A robot may go on writing meanwhile. NPZ is for NumPy and has to fit in memory; Parquet is for pandas, DuckDB and
+    Works while a robot writes. NPZ is for NumPy and has to fit in memory; Parquet is for pandas, DuckDB and
     the like, and needs pip install "bdpi\\[parquet]". A file that is there already is replaced.
 
     [bold]Examples[/bold]
@@ -157,8 +157,8 @@ def import_(
 ) -> None:
     """Append what export wrote to a journal, all or nothing.
 
-    The journal is made where there is none, and is then the one that was exported: its agent goes on with it. One of
-    another environment is refused, and so is one that a robot has open.
+    A journal that does not exist is created with the id of the exported one, so that its agent can continue with it. A
+    journal of another environment is refused, and so is one that a robot has open.
 
     [bold]Examples[/bold]
 

@@ -30,9 +30,9 @@ def tune(
     agent: Annotated[
         str, typer.Option(metavar="NAME", help="Which algorithm; any of bdpi train, except sac and td3.")
     ] = "bdpi",
-    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Try so many configurations.")] = 20,
-    episodes: Annotated[int, typer.Option(metavar="M", min=1, help="Train each for so many episodes.")] = 100,
-    seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Train each so many times.")] = 1,
+    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Number of configurations to try.")] = 20,
+    episodes: Annotated[int, typer.Option(metavar="M", min=1, help="Episodes of each run.")] = 100,
+    seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs of each configuration.")] = 1,
     seed: Annotated[
         int,
         typer.Option(
@@ -48,19 +48,22 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    minutes: Annotated[float | None, typer.Option(metavar="T", min=0, help="Stop, resumable, after so long.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(metavar="T", min=0, help="Stop after this time; the same command continues.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where everything is kept.", show_default="runs/tune/ENV_ID-AGENT"),
     ] = None,
 ) -> None:
-    """Search good hyper-parameters, with Optuna, among those of the paper's study of robustness.
+    """Search for good hyper-parameters with Optuna, among those of the paper's study of robustness.
 
-    A configuration is as good as the total reward over all its episodes, as in the paper; with several seeds, their
-    mean. The first is the default one. Those whose mean return falls behind half of the others, after a fifth of a run
-    or later, are pruned: given up. In the end, the best are shown, and the command that trains with the very best.
+    The score of a configuration is the total reward over all its episodes, as in the paper; with several seeds, their
+    mean. The first trial has the defaults. A trial whose mean return is below the median of the others, after a fifth
+    of a run or later, is pruned: it stops early. In the end, the best trials are shown, and the command that trains
+    with the best one.
 
-    Ctrl-C stops after the current step, and the same command goes on. When all is done, it adds as many trials again.
+    Ctrl-C stops after the current step, and the same command continues. After all trials, it adds as many again.
 
     [bold]Examples[/bold]
 

@@ -20,10 +20,10 @@ from bdpi.runs.store import StoredRun
 class StoredSeries:
     """One curve: the runs that differ only in their seed.
 
-    Runs can be of different length, while a study goes on or when some have failed. Numbers are then computed from the
-    episodes that all of them have. Leaving out the shorter ones would be tempting and wrong: where episodes end early
-    once a task is learned, the shorter runs are those that have not learned it. Only runs that failed on the way, and
-    runs without any episode, are not used.
+    Runs can be of different length, while a study is running or when some have failed. Numbers are then computed from
+    the episodes that all of them have. Leaving out the shorter runs would be wrong: where episodes end early once a
+    task is learned, the shorter runs are those that have not learned it. Only runs that failed on the way, and runs
+    without any episode, are not used.
 
     :param name: ``"BDPI"``
     :param runs: all of them, also without any episode, ordered by seed

@@ -38,7 +38,7 @@ _STUDENT = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number that would be another with other seeds.
+    """A number with its interval over seeds.
 
     :param value: NaN without runs
     :param low: lower end of the 95 % interval; NaN where there are too few runs for one
@@ -89,7 +89,7 @@ def scores(series: StoredSeries, last: float = 1.0, n_episodes: int | None = Non
     """One number per used run: its mean return.
 
     :param last: over this share of the episodes, counted from the end; at least one episode.
-    :param n_episodes: as if the runs had ended after so many episodes.
+    :param n_episodes: use only the first ones; None: all.
     """
     returns = series.returns[:, :n_episodes]
     if not returns.size:

@@ -27,7 +27,7 @@ class TextTable:
 
     :param title: what it shows.
     :param columns: their names.
-    :param n_texts: so many columns from the left are words; those after them are numbers.
+    :param n_texts: how many columns, from the left, hold words; the others hold numbers.
     :param rows: the cells.
     :param note: how to read it.
     """
@@ -41,7 +41,7 @@ class TextTable:
 
 @dataclass(frozen=True)
 class TabledRow:
-    """A row of panels and its tables. The bootstraps behind them take a while: they are made once for a report."""
+    """A row of panels and its tables. The bootstraps take a while, so a report makes them once."""
 
     row: Row
     tables: tuple[TextTable, ...]
@@ -125,7 +125,7 @@ def markdown(table: TextTable) -> str:
 
 
 def escaped(text: str) -> str:
-    """A heading or a cell in Markdown: what would break a table or become markup is written so that it does not."""
+    """A heading or a cell in Markdown, with everything escaped that would break a table or become markup."""
     for special in "\\`*_<>|[]":
         if special in "[]" and "](" not in text:
             continue  # intervals stay readable
