@@ -77,28 +77,24 @@ def c_header(agent: EnsembleAlgorithm, name: str = "policy") -> str:
         arrays = _arrays(agent, part, modules[::2])
     sizes = [modules[0].in_features, *(layer.out_features for layer in modules[::2])]
     normalization = _normalization(part)
-    return (
-        _environment()
-        .get_template("policy.h.j2")
-        .render(
-            name=name,
-            agent=type(agent).__name__,
-            version=bdpi.__version__,
-            shape=part.space.shape,
-            states=part.space if isinstance(part.space, spaces.Discrete) else None,
-            clip=None if normalization is None else normalization.clip,
-            first_action=int(agent.action_space.start),
-            note=MASKS_ARE_NOT_EXPORTED if agent.learned_with_masks else "",
-            sizes=sizes,
-            activation=_ACTIVATIONS[type(modules[1])] if len(modules) > 1 else "",
-            arrays=arrays,
-            n_constants=sum(map(len, arrays.values())),
-        )
+    return _template().render(
+        name=name,
+        agent=type(agent).__name__,
+        version=bdpi.__version__,
+        shape=part.space.shape,
+        states=part.space if isinstance(part.space, spaces.Discrete) else None,
+        clip=None if normalization is None else normalization.clip,
+        first_action=int(agent.action_space.start),
+        note=MASKS_ARE_NOT_EXPORTED if agent.learned_with_masks else "",
+        sizes=sizes,
+        activation=_ACTIVATIONS[type(modules[1])] if len(modules) > 1 else "",
+        arrays=arrays,
+        n_constants=sum(map(len, arrays.values())),
     )
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bdpi.export"),
         undefined=jinja2.StrictUndefined,
@@ -107,7 +103,7 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(number=_number, numbers=_numbers)
-    return environment
+    return environment.get_template("policy.h.j2")
 
 
 def _identifier(stem: str) -> str:

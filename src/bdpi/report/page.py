@@ -71,25 +71,21 @@ def make_page(
     curves = [row_data(f"row{number}-panels", row) for number, row in enumerate(drawn)]
     if entropies:
         curves.append(entropy_data("entropies-panels", entropies))
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            title=title,
-            summary=_summary(runs),
-            sections=[
-                *_results(tabled, entropies, robustness),
-                *_remarks(runs, drawn, problems),
-                *_records(runs, drawn, command),
-            ],
-            data={"rows": curves},
-            version=versions()["bdpi"],
-        )
+    return _template().render(
+        title=title,
+        summary=_summary(runs),
+        sections=[
+            *_results(tabled, entropies, robustness),
+            *_remarks(runs, drawn, problems),
+            *_records(runs, drawn, command),
+        ],
+        data={"rows": curves},
+        version=versions()["bdpi"],
     )
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bdpi.report"),
         autoescape=True,
@@ -101,7 +97,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["base64"] = lambda content: base64.b64encode(content).decode("ascii")
     environment.filters["plural"] = _plural
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    return environment
+    return environment.get_template("page.html.j2")
 
 
 def _summary(runs: Sequence[StoredRun]) -> str:

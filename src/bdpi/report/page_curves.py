@@ -8,7 +8,7 @@ from typing import Any
 
 from bdpi.report import style
 from bdpi.report.entropy import EntropyPanel
-from bdpi.report.panels import Panel, Row, StoredSeries
+from bdpi.report.panels import Panel, Row
 from bdpi.report.statistics import learning_curve
 
 MAX_POINTS = 240  # per curve: about one per two pixels of an enlarged panel
@@ -19,32 +19,31 @@ def row_data(place: str, row: Row) -> dict[str, Any]:
 
     :param place: id of the element that they are drawn in
     """
-    return {
-        "id": place,
-        "title": row.title,
-        "bands": "95 % bands",
-        "series": _series_data(row.series),
-        "panels": [_panel_data(panel) for panel in row.panels],
-    }
+    panels = [
+        _panel(panel.environment, style.environment_title(panel.environment), "episode", "return", _curves(panel))
+        for panel in row.panels
+    ]
+    return _row(place, row.title, "95 % bands", row.series, panels)
 
 
-def _series_data(names: Sequence[str]) -> list[dict[str, str]]:
+def entropy_data(place: str, panels: Sequence[EntropyPanel]) -> dict[str, Any]:
+    """Curves of entropies, in the same form."""
+    names = style.ordered_series({curve.name for panel in panels for curve in panel.curves})
+    drawn = []
+    for panel in panels:
+        curves = [_curve(each.name, each.count, each.steps, each.mean, each.low, each.high) for each in panel.curves]
+        drawn.append(_panel(panel.environment, panel.title, "time-step", "entropy in bits", curves))
+    return _row(place, "Entropy of the policy", "standard deviation over runs", names, drawn)
+
+
+def _row(place: str, title: str, bands: str, names: Sequence[str], panels: list[dict[str, Any]]) -> dict[str, Any]:
     colours = style.colours(names)
-    return [{"name": name, "light": colours[name][0], "dark": colours[name][1]} for name in names]
+    series = [{"name": name, "light": colours[name][0], "dark": colours[name][1]} for name in names]
+    return {"id": place, "title": title, "bands": bands, "series": series, "panels": panels}
 
 
-def _panel_data(panel: Panel) -> dict[str, Any]:
-    curves = [_curve_data(series) for series in panel.series]
-    for series in panel.series:
-        paper = panel.paper(series.name)
-        if paper is not None:
-            points = {"x": paper.episodes.astype(int).tolist(), "y": _numbers(paper.returns)}
-            curves.append({"series": series.name, "paper": True, **points})
-    return _with_shared_x(panel.environment, style.environment_title(panel.environment), "episode", "return", curves)
-
-
-def _with_shared_x(environment: str, title: str, x: str, y: str, curves: list[dict[str, Any]]) -> dict[str, Any]:
-    """Most curves of a panel have the same episodes: they are written once, and curves have their number."""
+def _panel(environment: str, title: str, x: str, y: str, curves: list[dict[str, Any]]) -> dict[str, Any]:
+    """Most curves of a panel have the same x: each is written once, and a curve has its number."""
     shared: list[list[int]] = []
     for curve in curves:
         if curve["x"] not in shared:
@@ -53,44 +52,22 @@ def _with_shared_x(environment: str, title: str, x: str, y: str, curves: list[di
     return {"environment": environment, "title": title, "x": x, "y": y, "shared": shared, "curves": curves}
 
 
-def _curve_data(series: StoredSeries) -> dict[str, Any]:
-    curve = learning_curve(series, MAX_POINTS)
-    data: dict[str, Any] = {"series": series.name, "runs": series.count}
-    data.update(x=curve.episodes.tolist(), y=_numbers(curve.mean))
-    if curve.runs > 1:
-        data.update(low=_numbers(curve.low), high=_numbers(curve.high))
-    return data
+def _curves(panel: Panel) -> list[dict[str, Any]]:
+    ours, papers = [], []
+    for series in panel.series:
+        curve = learning_curve(series, MAX_POINTS)
+        band = (curve.low, curve.high) if curve.runs > 1 else ()
+        ours.append(_curve(series.name, series.count, curve.episodes, curve.mean, *band))
+        paper = panel.paper(series.name)
+        if paper is not None:
+            points = {"x": paper.episodes.astype(int).tolist(), "y": _numbers(paper.returns)}
+            papers.append({"series": series.name, "paper": True, **points})
+    return ours + papers
 
 
-def entropy_data(place: str, panels: Sequence[EntropyPanel]) -> dict[str, Any]:
-    """Curves of entropies, in the same form."""
-    names = style.ordered_series({curve.name for panel in panels for curve in panel.curves})
-    return {
-        "id": place,
-        "title": "Entropy of the policy",
-        "bands": "standard deviation over runs",
-        "series": _series_data(names),
-        "panels": [
-            _with_shared_x(
-                panel.environment,
-                panel.title,
-                "time-step",
-                "entropy in bits",
-                [
-                    {
-                        "series": curve.name,
-                        "runs": curve.count,
-                        "x": curve.steps.tolist(),
-                        "y": _numbers(curve.mean),
-                        "low": _numbers(curve.low),
-                        "high": _numbers(curve.high),
-                    }
-                    for curve in panel.curves
-                ],
-            )
-            for panel in panels
-        ],
-    }
+def _curve(name: str, runs: str, x: Any, mean: Iterable[float], *band: Iterable[float]) -> dict[str, Any]:
+    values = zip(("y", "low", "high"), map(_numbers, (mean, *band)), strict=False)
+    return {"series": name, "runs": runs, "x": x.tolist(), **dict(values)}
 
 
 def _numbers(values: Iterable[float]) -> list[float | None]:
