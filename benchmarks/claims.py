@@ -24,8 +24,8 @@ from bdpi.report.sensitivity import best_of_others, sensitivity, share_above
 from bdpi.report.statistics import centred_mean, first_at_least, improvement, mean
 from bdpi.report.tables import estimate_text
 from bdpi.runs.episodes import moving_average, read_monitor
-from bdpi.runs.store import read_runs
-from bdpi.runs.text import number
+from bdpi.runs.formatting import number
+from bdpi.runs.results import read_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES = ("figure2", "hallway", "pendulum", "trust-region", "aggressiveness")

@@ -9,7 +9,7 @@ from made_up import LAKE, LANDER, TABLE, run, study
 from bdpi.report.panels import rows_of
 from bdpi.report.statistics import Estimate
 from bdpi.report.tables import TextTable, estimate_text, markdown, tables_of, unfinished
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 
 
 def table(runs: list[StoredRun], title: str, row: int = 0) -> list[dict[str, str]]:

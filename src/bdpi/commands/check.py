@@ -116,7 +116,7 @@ def _numbers(spread: Range) -> list[str]:
 
 
 def _show_times(look: Look) -> None:
-    from bdpi.runs.text import duration
+    from bdpi.runs.formatting import duration
 
     if look.step_ms is None:
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -82,7 +81,7 @@ def export(
     say(f"Wrote {out} ({out.stat().st_size} bytes){said}")
     if agent.learned_with_masks:
         say(MASKS_ARE_NOT_EXPORTED)
-    if folder is not None and folder.read_config().get("action_bits") is not None:
+    if folder is not None and folder.read().config.action_bits is not None:
         say(
             "Its actions are the single decisions, 0 down and 1 up, of Binary Action Search, and its observations are "
             "those of bdpi.envs.wrappers.BinaryActionSearch"
@@ -91,11 +90,13 @@ def export(
 
 def _has_environment(folder: Path) -> bool:
     """Whether it is the folder of a run that names its environment: not one that learned from a journal."""
+    from bdpi.runs.errors import RunError
+    from bdpi.runs.folder import RunFolder
+
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return bool(RunFolder(folder).read().config.environment)
+    except RunError:
         return False
-    return isinstance(config, dict) and config.get("environment") is not None
 
 
 def _load(file: Path) -> EnsembleAlgorithm:

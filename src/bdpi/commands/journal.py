@@ -81,7 +81,7 @@ def info(
 
 
 def _show(found: JournalInfo) -> None:
-    from bdpi.runs.text import number
+    from bdpi.runs.formatting import number
 
     episodes = f"{len(found.returns)}"
     if found.unfinished:

@@ -113,8 +113,8 @@ def study(
     from bdpi.runs.campaign import LiveTally, PlainTally, run_campaign
     from bdpi.runs.executors import make_executor
     from bdpi.runs.job import check_jobs
+    from bdpi.runs.results import write_index
     from bdpi.runs.signals import Stop
-    from bdpi.runs.store import write_index
 
     part = load_study(name).smaller(
         environments=tuple(environment or ()),

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TextIO
 
-from bdpi.runs.text import duration
+from bdpi.runs.formatting import duration
 
 SECONDS = 4.0  # between two lines, and before the first one
 

@@ -13,8 +13,8 @@ from bdpi.commands.console import FAILED, complain, program, say
 
 if TYPE_CHECKING:
     from bdpi.runs.progress import Observer
+    from bdpi.runs.session import Outcome
     from bdpi.runs.signals import Stop
-    from bdpi.runs.train import Outcome
 
 
 def register(app: typer.Typer) -> None:
@@ -162,7 +162,7 @@ def train(
         raise RunError("which environment? For example: bdpi train CartPole-v1 (bdpi train --help tells more)")
 
     from bdpi.runs.build import agent_class
-    from bdpi.runs.plan import DEFAULT_EPISODES, Plan
+    from bdpi.runs.config import DEFAULT_EPISODES, RunConfig
     from bdpi.runs.settings import parse_settings
     from bdpi.runs.signals import Stop
     from bdpi.runs.train import prepare, prepare_resumption
@@ -178,18 +178,18 @@ def train(
         hyperparameters, policy_kwargs = parse_settings(settings or (), agent_class(agent))
         if episodes is None and steps is None:
             episodes = DEFAULT_EPISODES
-        plan = Plan(
-            environment,
-            agent,
-            seed or 0,
-            episodes,
-            steps,
-            hyperparameters,
-            policy_kwargs,
+        config = RunConfig(
+            environment=environment,
+            agent=agent,
+            seed=seed or 0,
+            episodes=episodes,
+            steps=steps,
+            hyperparameters=hyperparameters,
+            policy_kwargs=policy_kwargs,
             off_policy_noise=off_policy_noise,
             action_bits=action_bits,
         )
-        session = prepare(plan, out, note=view.note, command=command)
+        session = prepare(config, out, note=view.note, command=command)
     with stop.on_signals():
         outcome = session.run(view, stop.requested)
     _report(outcome)
@@ -213,7 +213,7 @@ def _view(stop: Stop) -> Observer:
 
 def _report(outcome: Outcome) -> None:
     """Say how it went, where everything is, and what can be done next."""
-    from bdpi.runs.text import duration, number
+    from bdpi.runs.formatting import duration, number
 
     folder, summary = outcome.folder, outcome.summary
     run = shlex.quote(str(folder.path))

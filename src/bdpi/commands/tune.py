@@ -13,7 +13,7 @@ import typer
 from bdpi.commands.console import FAILED, complain, say, say_table
 
 if TYPE_CHECKING:
-    from bdpi.runs.tuning import Trial, Tuner, Tuning
+    from bdpi.studies.tuning import Trial, Tuner, Tuning
 
 _MOST_SHOWN = 10
 
@@ -76,7 +76,7 @@ def tune(
     from bdpi.commands.ticker import Ticker
     from bdpi.runs.build import warnings_as_notes
     from bdpi.runs.signals import Stop
-    from bdpi.runs.tuning import Tuner, TuningPlan
+    from bdpi.studies.tuning import Search, Tuner
 
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
@@ -91,8 +91,8 @@ def tune(
         say(_line(trial, goal, tuner.fixed))
 
     with warnings_as_notes(say):
-        tuner = Tuner(TuningPlan(environment, agent, episodes, seeds, seed, tuple(settings or ())), out)
-        say(f"{agent} on {tuner.plan.environment}: {', '.join(tuner.choices.values)}")
+        tuner = Tuner(Search(environment, agent, episodes, seeds, seed, tuple(settings or ())), out)
+        say(f"{agent} on {tuner.search.environment}: {', '.join(tuner.choices.values)}")
         with stop.on_signals(), ticker:
             found = tuner.run(trials, should_stop, ended, ticker)
     _report(tuner, found)
@@ -105,7 +105,7 @@ def tune(
 
 
 def _line(trial: Trial, goal: int, fixed: Mapping[str, Any]) -> str:
-    from bdpi.runs.text import number
+    from bdpi.runs.formatting import number
 
     how = {
         "finished": f"total reward {number(trial.score)}",
@@ -124,7 +124,7 @@ def _report(tuner: Tuner, found: Tuning) -> None:
     """The best trials, and how to train with the best one."""
     from rich.table import Table
 
-    from bdpi.runs.text import number
+    from bdpi.runs.formatting import number
 
     counts = {status: sum(t.status == status for t in found.trials) for status in ("finished", "pruned", "failed")}
     said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
@@ -138,7 +138,7 @@ def _report(tuner: Tuner, found: Tuning) -> None:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("settings")
     for trial in best:
-        per_episode = (trial.score or 0.0) / tuner.plan.episodes
+        per_episode = (trial.score or 0.0) / tuner.search.episodes
         table.add_row(str(trial.number), number(trial.score), number(per_episode), _settings(trial, tuner.fixed))
     say_table(table)
     say(f"The best:  {shlex.join(tuner.command(best[0]))}")

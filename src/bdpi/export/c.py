@@ -21,10 +21,10 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
 import bdpi
-from bdpi.agents.files import replace_file
 from bdpi.agents.inputs import Input, Normalization
 from bdpi.agents.policies import Network
 from bdpi.export.inputs import MASKS_ARE_NOT_EXPORTED, exportable_actor, inputs_of
+from bdpi.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
     from bdpi.agents import EnsembleAlgorithm
@@ -60,7 +60,7 @@ def export_c(agent: EnsembleAlgorithm, path: str | os.PathLike[str], name: str |
     target = pathlib.Path(path)
     text = c_header(agent, _identifier(target.stem) if name is None else name)
     target.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(target, lambda file: file.write(text.encode("ascii")))
+    write_atomically(target, text.encode("ascii"))
 
 
 def c_header(agent: EnsembleAlgorithm, name: str = "policy") -> str:

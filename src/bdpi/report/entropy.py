@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bdpi.report import style
 from bdpi.report.panels import shared_length
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 
 # Entropies change most at the beginning: in long runs, these first steps get a panel of their own.
 EARLY_STEPS = 5_000

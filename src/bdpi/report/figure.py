@@ -10,8 +10,8 @@ from bdpi.report import style
 from bdpi.report.entropy import entropies_of
 from bdpi.report.panels import Panel, Row
 from bdpi.report.statistics import learning_curve
-from bdpi.runs.folder import write_atomically
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
+from bdpi.storage.atomic import write_atomically
 
 TEXT_COLOUR, _GRID, _AXIS = "#333333", "#e6e6e6", "#bbbbbb"
 _PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_HEIGHT = 3.4, 2.35, 0.55  # inches
@@ -194,7 +194,7 @@ def save_figure(figure: Any, paths: Sequence[Path]) -> None:
         # Without a date, the same runs give the same bytes.
         metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
 
-        def save(partial: Path, metadata: dict[str, None] | None = metadata) -> None:
-            figure.savefig(partial, metadata=metadata)
+        def save(file: Any, path: Path = path, metadata: dict[str, None] | None = metadata) -> None:
+            figure.savefig(file, format=path.suffix[1:], metadata=metadata)
 
         write_atomically(path, save)

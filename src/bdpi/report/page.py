@@ -24,7 +24,7 @@ from bdpi.report.page_curves import entropy_data, row_data
 from bdpi.report.panels import Row, StoredSeries, rows_of
 from bdpi.report.robustness import Robustness
 from bdpi.report.tables import NONE, TabledRow, TextTable, findings_table, unfinished
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 from bdpi.runs.versions import versions
 
 MAX_FILM_BYTES = 6_000_000  # of all films together: a page that mail and browsers can bear
@@ -213,7 +213,7 @@ def _runs_text(series: StoredSeries) -> str:
 
 def _configuration(series: StoredSeries) -> dict[str, Any]:
     """What the runs have in common, once; below it, what differs from run to run."""
-    flat = [_flat(run.config) for run in series.runs]
+    flat = [_flat(run.record.as_dict()) for run in series.runs]
     names = list(dict.fromkeys(name for each in flat for name in each))
     missing = object()
     same = [
@@ -272,11 +272,10 @@ def _short(value: object) -> str:
 def _versions(runs: Sequence[StoredRun]) -> dict[str, str]:
     used: dict[str, Counter[str]] = {}
     for run in runs:
-        recorded = run.config.get("versions")
-        entries = recorded if isinstance(recorded, dict) else {}
-        for name, value in {**entries, "platform": run.config.get("platform")}.items():
-            if value is not None:
-                used.setdefault(str(name), Counter())[str(value)] += 1
+        status = run.record.status
+        for name, value in {**status.versions, "platform": status.platform}.items():
+            if value:
+                used.setdefault(name, Counter())[value] += 1
     return {name: _counted(values) for name, values in used.items()}
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bdpi.report import style
 from bdpi.report.paper import PaperCurve, paper_curve
 from bdpi.runs.episodes import moving_average
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 
 
 @dataclass(frozen=True)

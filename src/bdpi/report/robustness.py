@@ -23,7 +23,7 @@ from bdpi.report.sensitivity import (
 )
 from bdpi.report.statistics import Estimate
 from bdpi.report.tables import NONE, TextTable, estimate_text
-from bdpi.runs.text import number
+from bdpi.runs.formatting import number
 
 #: S in the paper, on LunarLander, from 800 episodes and more than 2000 configurations of each.
 PAPER = {"PrioritizedDuelingDQN": 930, "BDPI": 1167, "DQN": 1326, "A2C": 2369, "PPO": 2452, "ACKTR": 5815}

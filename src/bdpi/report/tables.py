@@ -13,8 +13,8 @@ from bdpi.report import statistics, style
 from bdpi.report.panels import Panel, Row, StoredSeries
 from bdpi.report.paper import PaperCurve, threshold_window, thresholds_of
 from bdpi.report.statistics import Estimate
-from bdpi.runs.store import StoredRun
-from bdpi.runs.text import number
+from bdpi.runs.formatting import number
+from bdpi.runs.results import StoredRun
 
 NONE = "–"
 SCORES = (("all episodes", 1.0), ("last 10 %", 0.1))
@@ -88,11 +88,9 @@ def findings_table(runs: Iterable[StoredRun]) -> TextTable:
     """What runs found about themselves when they ended, or were last saved."""
     lines = []
     for run in runs:
-        stored = run.config.get("findings")
-        for finding in stored if isinstance(stored, list) else ():
-            if isinstance(finding, dict):
-                said = (str(finding.get("message", NONE)), str(finding.get("remedy", NONE)))
-                lines.append((run.place.environment, run.place.series, str(run.place.seed), *said))
+        for finding in run.record.status.findings:
+            said = (finding.get("message", NONE), finding.get("remedy", NONE))
+            lines.append((run.place.environment, run.place.series, str(run.place.seed), *said))
     return TextTable(
         "Why runs may not learn",
         ("environment", "series", "seed", "finding", "remedy"),

@@ -56,7 +56,7 @@ class OnGPU:
     ) -> Iterator[tuple[Job, JobResult] | None]:
         """See :meth:`~bdpi.runs.executors.Executor.run`."""
         one_thread()
-        ours = [job for job in jobs if not is_peer(job.plan.agent)]
+        ours = [job for job in jobs if not is_peer(job.config.agent)]
         with _shared_gpu() as is_shared:
             cores = min(len(os.sched_getaffinity(0)), MOST_PROCESSES) if is_shared else 1
             if not is_shared and len(ours) > 1:
@@ -70,7 +70,7 @@ class OnGPU:
             n_processes = min(cores, at_a_time)
             places = -(-at_a_time // n_processes)  # in each process
             yield from self._run(ours, n_processes, places, should_stop, started)
-        yield from Processes().run([job for job in jobs if is_peer(job.plan.agent)], should_stop, started)
+        yield from Processes().run([job for job in jobs if is_peer(job.config.agent)], should_stop, started)
 
     def _run(
         self,
@@ -123,7 +123,7 @@ class OnGPU:
 
 
 def _kind(job: Job) -> tuple[str, ...]:
-    return job.plan.environment, job.plan.agent, str(job.plan.hyperparameters)
+    return job.config.environment, job.config.agent, str(job.config.hyperparameters)
 
 
 class _Child:

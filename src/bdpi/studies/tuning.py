@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bdpi.runs.build import agent_class
+from bdpi.runs.config import RunConfig
 from bdpi.runs.errors import RunError, named
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.plan import Plan
 from bdpi.runs.settings import parse_settings
-from bdpi.runs.spaces import Choices, setting_texts, space_of
 from bdpi.runs.train import tried
-from bdpi.runs.trials import Reports, Result, train
+from bdpi.studies.choices import Choices, setting_texts, space_of
+from bdpi.studies.trials import Reports, Result, train
 
 if TYPE_CHECKING:
     import optuna
@@ -37,11 +37,11 @@ _MOST_KILLED = 3  # a trial whose process was killed this often is not repeated
 
 
 @dataclass(frozen=True)
-class TuningPlan:
+class Search:
     """What to search.
 
     :param environment: Gymnasium id
-    :param agent: one that :func:`bdpi.runs.spaces.tunable` has
+    :param agent: one that :func:`bdpi.studies.choices.tunable` has
     :param episodes: of each run
     :param seeds: runs of each trial
     :param seed: of the first run and of the search; the other runs have the seeds that follow
@@ -115,30 +115,30 @@ def _stopped_never() -> bool:
 
 
 class Tuner:
-    """A search in a folder. The constructor checks the plan; nothing is written before ``run``.
+    """A search in a folder. The constructor checks the search; nothing is written before ``run``.
 
-    :param plan: what to search
+    :param search: what to search
     :param out: the folder; None: ``runs/tune/ENVIRONMENT-AGENT``
     :param pruner: stops bad trials; None: those whose mean return is below the median of the others
     :raises RunError: when the search cannot begin
     """
 
     def __init__(
-        self, plan: TuningPlan, out: Path | None = None, pruner: optuna.pruners.BasePruner | None = None
+        self, search: Search, out: Path | None = None, pruner: optuna.pruners.BasePruner | None = None
     ) -> None:
         self._optuna = load_optuna()
-        cls = agent_class(plan.agent)
-        space_of(plan.agent)
-        hyperparameters, policy_kwargs = parse_settings(plan.settings, cls)
+        cls = agent_class(search.agent)
+        space_of(search.agent)
+        hyperparameters, policy_kwargs = parse_settings(search.settings, cls)
         #: settings that are not searched
         self.fixed = {**hyperparameters, **policy_kwargs}
-        self.plan = plan
-        with tried(self._run_plan(plan.settings, plan.seed)) as session:
-            self.plan = plan = replace(plan, environment=session.config["environment"])
-            self.choices = Choices(plan.agent, session, self.fixed)
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{plan.environment}-{plan.agent}")
+        self.search = search
+        with tried(self._run_config(search.settings, search.seed)) as session:
+            self.search = search = replace(search, environment=session.config.environment)
+            self.choices = Choices(search.agent, session, self.fixed)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{search.environment}-{search.agent}")
         self.out = Path("runs") / "tune" / name if out is None else out
-        self.block = math.ceil(plan.episodes / _REPORTS)
+        self.block = math.ceil(search.episodes / _REPORTS)
         self._pruner = pruner or self._optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2 * self.block)
 
     def run(
@@ -161,7 +161,7 @@ class Tuner:
         with self._study() as study:
             goal = self._goal(study, trials)
             first = index = len(_ended(study))
-            per_trial = self.plan.episodes * self.plan.seeds
+            per_trial = self.search.episodes * self.search.seeds
 
             def tick_trial(episodes: int) -> None:
                 tick((index - first) * per_trial + episodes, (goal - first) * per_trial)
@@ -176,11 +176,11 @@ class Tuner:
 
     def command(self, trial: Trial) -> list[str]:
         """The command, word by word, that repeats the first run of a trial."""
-        plan = self.plan
-        words = ["bdpi", "train", plan.environment]
-        if plan.agent != "bdpi":
-            words += ["--agent", plan.agent]
-        words += ["--episodes", str(plan.episodes), "--seed", str(plan.seed)]
+        search = self.search
+        words = ["bdpi", "train", search.environment]
+        if search.agent != "bdpi":
+            words += ["--agent", search.agent]
+        words += ["--episodes", str(search.episodes), "--seed", str(search.seed)]
         for text in trial.settings:
             words += ["--set", text]
         return words
@@ -221,8 +221,8 @@ class Tuner:
 
     def _check_same(self, study: optuna.Study) -> None:
         """:raises RunError: when the folder's search is another one."""
-        plan = {**asdict(self.plan), "settings": sorted(setting_texts(self.fixed)), "space": self.choices.values}
-        here = json.loads(json.dumps(plan))
+        search = {**asdict(self.search), "settings": sorted(setting_texts(self.fixed)), "space": self.choices.values}
+        here = json.loads(json.dumps(search))
         there = study.user_attrs.get("plan")
         if there is None:
             study.set_user_attr("plan", here)
@@ -266,10 +266,10 @@ class Tuner:
             for step, value in same.intermediate_values.items():
                 trial.report(value, step)
         else:
-            plans = [self._run_plan(settings, self.plan.seed + number) for number in range(self.plan.seeds)]
+            configs = [self._run_config(settings, self.search.seed + number) for number in range(self.search.seeds)]
             path = self.out / "trials" / f"{index + 1:03d}"
             try:
-                result = train(plans, path, Reports(trial, self.block), should_stop, tick)
+                result = train(configs, path, Reports(trial, self.block), should_stop, tick)
             except RunError:
                 self._interrupt(study, trial)
                 raise
@@ -302,15 +302,22 @@ class Tuner:
         elif not waiting and index == 0:
             study.enqueue_trial({name: self.choices.defaults[name] for name in self.choices.values})
         # What a sampler draws must not depend on how often the search was stopped.
-        seed = int(np.random.SeedSequence([self.plan.seed, index]).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([self.search.seed, index]).generate_state(1)[0])
         study.sampler = self._optuna.samplers.TPESampler(seed=seed)
         categorical = self._optuna.distributions.CategoricalDistribution
         return study.ask({name: categorical(values) for name, values in self.choices.values.items()})
 
-    def _run_plan(self, settings: Sequence[str], seed: int) -> Plan:
-        plan = self.plan
-        hyperparameters, policy_kwargs = parse_settings(settings, agent_class(plan.agent))
-        return Plan(plan.environment, plan.agent, seed, plan.episodes, None, hyperparameters, policy_kwargs)
+    def _run_config(self, settings: Sequence[str], seed: int) -> RunConfig:
+        search = self.search
+        hyperparameters, policy_kwargs = parse_settings(settings, agent_class(search.agent))
+        return RunConfig(
+            environment=search.environment,
+            agent=search.agent,
+            seed=seed,
+            episodes=search.episodes,
+            hyperparameters=hyperparameters,
+            policy_kwargs=policy_kwargs,
+        )
 
 
 def _url(file: Path) -> str:

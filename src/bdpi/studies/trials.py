@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from bdpi.runs.config import RunConfig
 from bdpi.runs.episodes import Episodes, read_monitor
 from bdpi.runs.errors import RunError, lacks_space, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import read_same
-from bdpi.runs.plan import Plan
-from bdpi.runs.train import Session, prepare, prepare_resumption
+from bdpi.runs.session import Session
+from bdpi.runs.train import prepare, prepare_resumption
 
 
 class Judge(Protocol):
@@ -73,7 +74,7 @@ class Reports:
 
 
 def train(
-    plans: Sequence[Plan],
+    configs: Sequence[RunConfig],
     path: Path,
     reports: Reports,
     should_stop: Callable[[], bool],
@@ -81,7 +82,7 @@ def train(
 ) -> Result:
     """Train one seed after the other. A configuration that fails is a result; it does not raise.
 
-    :param plans: one for each seed
+    :param configs: one for each seed
     :param path: the trial's folder, with a folder for each seed. An interrupted trial continues there.
     :param reports: decide whether to prune
     :param should_stop: called after every step
@@ -89,13 +90,13 @@ def train(
     :raises RunError: when the folder cannot be used, or the disk is full; the trial can be repeated
     """
     result = Result("finished")
-    for plan in plans:
-        folder = RunFolder(path / f"seed{plan.seed}")
+    for config in configs:
+        folder = RunFolder(path / f"seed{config.seed}")
         if folder.config.exists():
-            read_same(folder, plan)
+            read_same(folder, config)
         before = sum(map(len, result.returns))
         try:
-            episodes, status, error = _run(plan, folder, reports, should_stop, before, tick)
+            episodes, status, error = _run(config, folder, reports, should_stop, before, tick)
             result.returns.append(list(episodes.returns))
             if status == "interrupted" and not reports.prune:
                 return replace(result, status="interrupted")
@@ -110,14 +111,14 @@ def train(
         if status == "failed":
             return replace(result, status="failed", error=error)
         reports.add(episodes.returns)
-        if reports.prune and not (plan is plans[-1] and status == "finished"):
+        if reports.prune and not (config is configs[-1] and status == "finished"):
             return replace(result, status="pruned")
         reports.next_run(episodes.returns)
     return result
 
 
 def _run(
-    plan: Plan,
+    config: RunConfig,
     folder: RunFolder,
     reports: Reports,
     should_stop: Callable[[], bool],
@@ -129,7 +130,7 @@ def _run(
     :param before: episodes of the seeds before this one
     :returns: episodes, status, error
     """
-    session = _open(plan, folder)
+    session = _open(config, folder)
     if session is None:
         return read_monitor(folder.monitor), "finished", ""
     session.draws = False
@@ -146,19 +147,18 @@ def _run(
     return episodes, outcome.status, outcome.error or ""
 
 
-def _open(plan: Plan, folder: RunFolder) -> Session | None:
+def _open(config: RunConfig, folder: RunFolder) -> Session | None:
     """Begin a run, or continue it; None if it is complete."""
     if not folder.config.exists():
-        return prepare(plan, folder.path)
-    config = folder.read_config()
-    result = config.get("result")
-    if result is not None and config.get("status") != "failed":
-        if result["episodes"] >= (plan.episodes or 0):
+        return prepare(config, folder.path)
+    status = folder.read().status
+    if status.result is not None and status.state != "failed":
+        if status.episodes >= (config.episodes or 0):
             return None
-        if config.get("resumable", True):
+        if status.resumable:
             return prepare_resumption(folder.path)
     # Killed before anything was saved, or the disk was full, or of an algorithm that cannot be resumed: the same seed
     # gives the same run.
     for file in folder.files:
         file.unlink(missing_ok=True)
-    return prepare(plan, folder.path)
+    return prepare(config, folder.path)
