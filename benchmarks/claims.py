@@ -17,7 +17,7 @@ import numpy as np
 
 from bdpi.report.configurations import comparisons_of
 from bdpi.report.figure import draw_figure
-from bdpi.report.panels import Panel, Row, Series, rows_of
+from bdpi.report.panels import Panel, Row, StoredSeries, rows_of
 from bdpi.report.paper import paper_curve, threshold_window
 from bdpi.report.robustness import PAPER
 from bdpi.report.sensitivity import best_of_others, sensitivity, share_above
@@ -51,7 +51,7 @@ class Block:
         return next(panel for panel in row.panels if panel.environment == self.environment)
 
     @property
-    def runs(self) -> Series:
+    def runs(self) -> StoredSeries:
         return next(series for series in self.panel.series if series.name == self.series)
 
     def bounds(self, have: int | None = None) -> tuple[int, int]:

@@ -59,7 +59,7 @@ def export(
 
     chosen = format or _ENDINGS.get(out.suffix.lower())
     if chosen is None:
-        raise RunError(f"{out} could be anything: name it .onnx or .h, or give --format onnx or --format c")
+        raise RunError(f"the format of {out} is unknown: name it .onnx or .h, or give --format onnx or --format c")
     if out.is_dir():
         raise RunError(f"{out} is a folder: name the file to write, for example {out / f'policy{_ending(chosen)}'}")
     file = run / "agent.zip" if run.is_dir() else run
@@ -100,7 +100,7 @@ def _has_environment(folder: Path) -> bool:
 
 
 def _load(file: Path) -> EnsembleAlgorithm:
-    """An agent that ``agent.save`` wrote, of whatever class."""
+    """An agent of any class, as ``agent.save`` wrote it."""
     from bdpi.agents import AGENTS
     from bdpi.agents.files import class_of
     from bdpi.runs.errors import RunError, one_line

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from bdpi.commands.console import FAILED, say
+from bdpi.commands.console import FAILED, complain, say
 
 
 def train_offline(
@@ -56,11 +56,8 @@ def train_offline(
         action_bits=action_bits,
     )
     stop = Stop()
-    reading = Ticker("transitions")
-    try:
+    with Ticker("transitions") as reading:
         session = prepare_offline(config, out, note=say, tick=reading, command=["bdpi", *sys.argv[1:]])
-    finally:
-        reading.end()
     assert isinstance(session.config, OfflineConfig)
     config = session.config
     say(f"{name} learns from {config.transitions} transitions of {journal}, {config.epochs} epochs")
@@ -73,9 +70,8 @@ def train_offline(
         def note(self, text: str) -> None:
             say(text)
 
-    with stop.on_signals():
+    with stop.on_signals(), learning:
         outcome = session.run(View(), stop.requested)
-    learning.end()
     result = outcome.summary
     say(f"{outcome.status.capitalize()}: {result.epochs} epochs in {duration(result.seconds)}")
     if result.mean_return is not None:
@@ -85,7 +81,7 @@ def train_offline(
         if config.environment:
             say(f"Watch it:  bdpi play {shlex.quote(str(outcome.folder.path))}")
     if outcome.error is not None:
-        print(f"bdpi: {outcome.error}", file=sys.stderr, flush=True)
+        complain(outcome.error)
         raise typer.Exit(FAILED)
     if outcome.status == "interrupted":
         raise typer.Exit(stop.exit_status)

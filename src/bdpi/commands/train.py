@@ -42,10 +42,10 @@ def train(
         ),
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Train for exactly so many episodes.", show_default="300")
+        int | None, typer.Option(metavar="N", min=1, help="Number of episodes.", show_default="300")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Train for exactly so many steps instead.")
+        int | None, typer.Option(metavar="N", min=1, help="Number of steps, instead of --episodes.")
     ] = None,
     seed: Annotated[
         int | None,
@@ -85,9 +85,7 @@ def train(
         Path | None,
         typer.Option(metavar="DIR", help="The run folder; the default is runs/ENV_ID/AGENT-seedS-TIME."),
     ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, instead of a new one.")
-    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")] = None,
     offline: Annotated[
         Path | None,
         typer.Option(
@@ -98,7 +96,10 @@ def train(
     epochs: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="With --offline: learn so often.", show_default="as many as there are transitions"
+            metavar="N",
+            min=1,
+            help="With --offline: number of epochs.",
+            show_default="as many as there are transitions",
         ),
     ] = None,
 ) -> None:
@@ -109,7 +110,7 @@ def train(
     draw itself. With --off-policy-noise, test.csv holds the test episodes, and the curve and the printed returns are
     theirs.
 
-    Ctrl-C stops after the current step and saves everything; --resume goes on, in simulations exactly where it was.
+    Ctrl-C stops after the current step and saves everything; --resume continues, in simulations exactly where it was.
 
     [bold]Examples[/bold]
 
@@ -154,7 +155,7 @@ def train(
         given = [name for name, value in fixed.items() if value not in (None, [])]
         if given:
             raise RunError(
-                f"--resume goes on with what the run was started with: leave {' and '.join(given)} out "
+                f"--resume continues with the settings of the run: leave {' and '.join(given)} out "
                 "(only --episodes or --steps may change)"
             )
     elif environment is None:

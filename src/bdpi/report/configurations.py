@@ -58,7 +58,7 @@ class Comparison:
     """The algorithms of a study in one environment.
 
     :param environment: Gymnasium id
-    :param n_episodes: scores are sums over so many, the first ones of each run
+    :param n_episodes: scores are sums over these first episodes of each run
     :param algorithms: in the order of the legend; some may not have a finished run yet
     """
 

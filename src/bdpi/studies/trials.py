@@ -1,4 +1,4 @@
-"""One trial of a search: the same configuration trained with several seeds, until it is done, bad, or interrupted."""
+"""One trial of a search: one configuration, trained with several seeds until it is finished, pruned or interrupted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bdpi.runs.train import prepare, prepare_resumption
 
 
 class Judge(Protocol):
-    """What is asked of Optuna's trials."""
+    """What is used of an Optuna trial."""
 
     def report(self, value: float, step: int) -> None:
-        """How good the trial is so far."""
+        """Record an intermediate value."""
 
     def should_prune(self) -> bool:
-        """Whether that is too bad to go on."""
+        """Whether to stop the trial."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Result:
 
 
 class Reports:
-    """Tells, block by block, the mean return of all episodes of a trial so far, over all its runs.
+    """Reports, once per block of episodes, the mean return of all episodes of a trial so far, over all its runs.
 
-    :param judge: is told, and decides
+    :param judge: receives the reports, and decides
     :param block: episodes from one report to the next
     """
 
@@ -51,10 +51,10 @@ class Reports:
         self._judge, self._block = judge, block
         self._earlier: list[float] = []
         self._reported = 0
-        self.prune = False  #: whether the trial should be given up
+        self.prune = False  #: whether the trial should stop
 
     def add(self, returns: Sequence[float]) -> None:
-        """Report what is new of the run that is going on.
+        """Report what is new in the current run.
 
         :param returns: all of this run
         """
@@ -80,13 +80,13 @@ def train(
     should_stop: Callable[[], bool],
     tick: Callable[[int], object],
 ) -> Result:
-    """Train one seed after the other. Whatever is wrong with the configuration is the result, and does not raise.
+    """Train one seed after the other. A configuration that fails is a result; it does not raise.
 
     :param configs: one for each seed
-    :param path: the trial's folder, with a folder for each seed. An interrupted trial goes on there.
-    :param reports: decide whether to give up
-    :param should_stop: asked after every step
-    :param tick: is told, after every step, how many episodes have ended
+    :param path: the trial's folder, with a folder for each seed. An interrupted trial continues there.
+    :param reports: decide whether to prune
+    :param should_stop: called after every step
+    :param tick: called after every step, with the number of episodes that have ended
     :raises RunError: when the folder cannot be used, or the disk is full; the trial can be repeated
     """
     result = Result("finished")
@@ -148,7 +148,7 @@ def _run(
 
 
 def _open(config: RunConfig, folder: RunFolder) -> Session | None:
-    """Begin a run, or go on with it; None where nothing is left to do."""
+    """Begin a run, or continue it; None if it is complete."""
     if not folder.config.exists():
         return prepare(config, folder.path)
     status = folder.read().status

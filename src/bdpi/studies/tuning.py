@@ -1,8 +1,8 @@
 """Search hyper-parameters with Optuna. Everything is kept in one folder, and the search can be stopped at any time.
 
 A trial trains an agent with one configuration, once per seed. Its score is the paper's: the total reward of all
-episodes, averaged over seeds. All trials have the same seeds, so the same search always finds the same, however often
-it was stopped in between.
+episodes, averaged over seeds. All trials use the same seeds: a search has the same result however often it is stopped
+and continued.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import optuna
 
 _STUDY = "tune"
-_REPORTS = 10  # per run: a trial may be given up at each
-_MOST_KILLED = 3  # a trial that so many processes did not survive is not tried again
+_REPORTS = 10  # per run: a trial may be pruned at each
+_MOST_KILLED = 3  # a trial whose process was killed this often is not repeated
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ def _stopped_never() -> bool:
 
 
 class Tuner:
-    """A search in a folder. Mistakes are found when this is made; nothing is written before ``run``.
+    """A search in a folder. The constructor checks the search; nothing is written before ``run``.
 
     :param search: what to search
-    :param out: where everything is kept; None: ``runs/tune/ENVIRONMENT-AGENT``
-    :param pruner: gives up bad trials; None: those whose mean return is below the median of the others
+    :param out: the folder; None: ``runs/tune/ENVIRONMENT-AGENT``
+    :param pruner: stops bad trials; None: those whose mean return is below the median of the others
     :raises RunError: when the search cannot begin
     """
 
@@ -148,12 +148,12 @@ class Tuner:
         ended: Callable[[Trial, int], object] = lambda trial, goal: None,
         tick: Callable[[int, int], object] = lambda done, total: None,
     ) -> Tuning:
-        """Make so many trials, or finish those that the same call was stopped in.
+        """Run trials. If a call was stopped, the same call completes it.
 
-        :param trials: how many
-        :param should_stop: asked after every step; the search ends when it says so, and can go on later
-        :param ended: is told of every trial that has ended, and how many there will be
-        :param tick: is told, after every step, how many episodes of how many are done
+        :param trials: number of trials
+        :param should_stop: called after every step; if it returns True, the search stops and can be continued
+        :param ended: called after every trial, with the total number of trials
+        :param tick: called after every step, with the number of episodes that are done, and the total
         :raises RunError: when the folder cannot be used
         """
         if trials < 1:
@@ -175,7 +175,7 @@ class Tuner:
             return Tuning([_described(trial) for trial in _ended(study)], goal)
 
     def command(self, trial: Trial) -> list[str]:
-        """The words of the command that trains with a trial's configuration, as its first run was."""
+        """The command, word by word, that repeats the first run of a trial."""
         search = self.search
         words = ["bdpi", "train", search.environment]
         if search.agent != "bdpi":
@@ -189,7 +189,7 @@ class Tuner:
 
     @contextmanager
     def _study(self) -> Iterator[optuna.Study]:
-        """The study in the folder, which nobody else may use meanwhile."""
+        """The study in the folder, which is locked."""
         file = self.out / "tune.sqlite"
         url = _url(file)
         folder = RunFolder(self.out)
@@ -289,7 +289,7 @@ class Tuner:
         return _described(frozen)
 
     def _interrupt(self, study: optuna.Study, trial: optuna.Trial) -> None:
-        """To be repeated, and not for want of surviving it."""
+        """End a trial so that it is repeated. It does not count as killed."""
         trial.set_user_attr("interrupted", True)
         study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
 
@@ -321,7 +321,7 @@ class Tuner:
 
 
 def _url(file: Path) -> str:
-    """What SQLAlchemy calls a file.
+    """The URL of a file, for SQLAlchemy.
 
     :raises RunError: for a path that it cannot name
     """
@@ -341,7 +341,7 @@ def _ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 
 def _check_sound(study: optuna.Study) -> None:
-    """Read all that a search relies on, once. Whatever is odd about it raises, one exception or the other."""
+    """Read everything that a search needs: a damaged database raises here, not an hour later."""
     goal, asked = study.user_attrs.get("goal", (0, 0))
     if not isinstance(goal, int) or not isinstance(asked, int):
         raise TypeError(f"the goal is {goal!r} trials, of which {asked!r} were asked for")
