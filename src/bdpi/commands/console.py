@@ -12,7 +12,7 @@ FAILED = 1
 
 
 def say(text: str = "") -> None:
-    """Print, unless nobody reads any more."""
+    """Print, unless the reader is gone."""
     with contextlib.suppress(OSError):
         print(text, flush=True)
 

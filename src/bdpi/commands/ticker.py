@@ -35,7 +35,7 @@ class Ticker:
         elapsed = now - self._began
         left = duration(elapsed * (total - done) / done) if done else "-"
         text = f"{done} of {total} {self._what}   {done / elapsed:.3g} per second   {left} left"
-        with contextlib.suppress(OSError):  # nobody reads any more
+        with contextlib.suppress(OSError):  # the reader is gone
             print(f"\r{text}\x1b[K" if on_terminal else text, end="" if on_terminal else "\n", file=stream, flush=True)
         self._is_open = True
 

@@ -62,7 +62,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Episodes:
+class RandomEpisodes:
     """How random episodes went.
 
     :param terminated: so many ended by themselves
@@ -80,7 +80,7 @@ class Episodes:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """How long training takes on this machine.
 
     :param episodes: that are trained
@@ -121,15 +121,14 @@ class Look:
     steps: int = 0
     ranges: list[Range] = field(default_factory=list)
     rewards: Range | None = None
-    episodes: Episodes | None = None
+    episodes: RandomEpisodes | None = None
     step_ms: float | None = None
     by_itself: list[str] = field(default_factory=list)
-    estimate: Estimate | None = None
+    estimate: TimeEstimate | None = None
     remarks: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         return asdict(self)
 
 
@@ -233,13 +232,13 @@ def _play(bare: gym.Env[Any, Any], look: Look, tick: Tick, seed: int) -> None:
     space.seed(seed)
     try:
         observation, info = bare.reset(seed=seed)
-        _refuse_nonsense(observation, 0.0, 0)
+        _refuse_not_finite(observation, 0.0, 0)
         while _goes_on(played, time.monotonic() - began):
             action = space.sample(info["action_mask"]) if "action_mask" in info else space.sample()
             before = time.perf_counter()
             observation, reward, terminated, truncated, info = bare.step(action)
             played.seconds += time.perf_counter() - before
-            _refuse_nonsense(observation, reward, len(played.rewards) + 1)
+            _refuse_not_finite(observation, reward, len(played.rewards) + 1)
             played.add(observation, reward, terminated, truncated)
             steps = len(played.rewards)
             tick("random steps", steps, PLAYED_STEPS if steps <= PLAYED_STEPS else health.ENDLESS_STEPS)
@@ -258,7 +257,7 @@ def _play(bare: gym.Env[Any, Any], look: Look, tick: Tick, seed: int) -> None:
         Range.of(name, values) if values else None
         for name, values in (("steps", played.lengths), ("return", played.returns))
     )
-    look.episodes = Episodes(played.terminated, played.truncated, played.length, lengths, returns)
+    look.episodes = RandomEpisodes(played.terminated, played.truncated, played.length, lengths, returns)
     seen = _stacked(played.observations, bare.observation_space)
     if seen is not None:
         look.ranges = _ranges(seen, bare.observation_space)
@@ -275,7 +274,7 @@ def _goes_on(played: _Played, seconds: float) -> bool:
     return len(played.lengths) < PLAYED_EPISODES or len(played.rewards) < PLAYED_STEPS
 
 
-def _refuse_nonsense(observation: Any, reward: Any, step: int) -> None:
+def _refuse_not_finite(observation: Any, reward: Any, step: int) -> None:
     """:raises RunError: for what agents refuse"""
     parts = observation.values() if isinstance(observation, dict) else [observation]
     for part in parts:
@@ -410,11 +409,11 @@ def _time_of_epoch(agent: Any, tick: Tick) -> float:
     return float(np.median(durations[1:] or durations))
 
 
-def _estimate(look: Look, episodes: int, acting: float, learning: float) -> Estimate:
+def _estimate(look: Look, episodes: int, acting: float, learning: float) -> TimeEstimate:
     assert look.step_ms is not None
     per_step = acting + learning
     mean = None if look.episodes is None or look.episodes.lengths is None else look.episodes.lengths.mean
-    return Estimate(
+    return TimeEstimate(
         episodes,
         max(0.0, 1000 * per_step - look.step_ms),
         None if mean is None else episodes * mean * per_step,

@@ -194,11 +194,16 @@ class RunRecord:
 
     @classmethod
     def parse(cls, data: Any, source: object) -> RunRecord:
-        """:param data: from JSON
+        """:param data: the text of the file, or what JSON makes of it
         :param source: where it is from, for messages
         :raises RunError: for another version of the schema, and for values that make no sense
         """
         remedy = "correct it, or take another copy of it"
+        if isinstance(data, bytes):
+            try:
+                data = json.loads(data)
+            except ValueError as error:
+                raise RunError(f"{source} is damaged: {one_line(error)}; {remedy}") from None
         if not isinstance(data, dict) or not isinstance(data.get("agent"), str):
             raise RunError(f"{source} was not written by bdpi: it names no environment and agent; {remedy}")
         version = data.get("schema_version", SCHEMA_VERSION)
@@ -217,15 +222,6 @@ class RunRecord:
             raise RunError(f"{source} is damaged: {name} is {value}: {first['msg']}; {remedy}") from None
         except RunError as error:
             raise RunError(f"{source} is damaged: {error}; {remedy}") from None
-
-    @classmethod
-    def read(cls, text: str | bytes, source: object) -> RunRecord:
-        """:raises RunError: when it is no JSON, or as :meth:`parse`"""
-        try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise RunError(f"{source} is damaged: {one_line(error)}; take another copy of it") from None
-        return cls.parse(data, source)
 
     def as_dict(self) -> dict[str, Any]:
         """As the file has it."""

@@ -211,7 +211,7 @@ class RunFolder:
             text = self.config.read_bytes()
         except OSError as error:
             raise RunError(f"{self.config} cannot be read: {error.strerror or error}") from None
-        return RunRecord.read(text, self.config)
+        return RunRecord.parse(text, self.config)
 
     def read_run(self) -> tuple[RunConfig, RunStatus]:
         """Configuration and status of a run with episodes.

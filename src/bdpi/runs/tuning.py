@@ -189,7 +189,7 @@ class Tuner:
 
     @contextmanager
     def _study(self) -> Iterator[optuna.Study]:
-        """The study in the folder, which nobody else may use meanwhile."""
+        """The study in the folder, locked."""
         file = self.out / "tune.sqlite"
         url = _url(file)
         folder = RunFolder(self.out)
