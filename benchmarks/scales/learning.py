@@ -94,7 +94,7 @@ class Learning:
         self.runs, self.n_critics, self.batch_size = count, first.n_critics, first.batch_size
         self.sizes = (space.inputs, hidden, space.actions)
         rule = Conservative()
-        if not is_suitable(self.sizes, space.one_hot, self.batch_size, rule, 0.0):
+        if not is_suitable(self.sizes, space.one_hot, self.batch_size, 0.0):
             raise ValueError(f"{name}: the kernels cannot train networks of {self.sizes}")
         self._hyperparameters = Hyperparameters(first.critic_iterations, first.fit_steps, actor_rule=rule)
         self._networks = FusedNetworks(self.sizes, self.sizes, space.one_hot, relu=False, runs=sharing)

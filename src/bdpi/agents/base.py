@@ -30,13 +30,14 @@ from bdpi.agents.checkup import WORTH_ANOTHER, Checkup, EpisodeRecord, look
 from bdpi.agents.environments import make_if_id
 from bdpi.agents.health import Finding
 from bdpi.agents.journal import Journal
-from bdpi.agents.learners import AgentLearner, LearnerChoice, check_choice, network_learner
+from bdpi.agents.learners import AgentLearner, network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.agents.saving import SavingAlgorithm
 from bdpi.learner import Hyperparameters, Transitions, native
 from bdpi.learner.interface import BoolArray, EpochMetrics, FloatArray, IntArray
-from bdpi.learner.rules import ActorRule, check_rule
+from bdpi.learner.registry import LearnerChoice, check_choice
+from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule, check_rule
 from bdpi.learner.scales import FAR, Scales, scale_returns
 from bdpi.learner.torch import Precision, dtype_of
 
@@ -274,12 +275,17 @@ class EnsembleAlgorithm(SavingAlgorithm):
         if self.journal is not None:
             self._open_journal(self.journal)
 
+    def critic_rule(self) -> CriticRule:
+        """How critics move towards their new estimates."""
+        return ClippedDouble(self.critic_step_size)
+
     def actor_rule(self) -> ActorRule | None:
         """How the actor follows a critic; None for agents without an actor."""
         return None
 
     def _make_learner(self) -> AgentLearner:
-        rule = self.actor_rule()
+        rule, critic_rule = self.actor_rule(), self.critic_rule()
+        check_rule(critic_rule, int(self.action_space.n))
         if rule is None:
             self.policy.actor = None
         else:
@@ -297,6 +303,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
             threads,
             self.prior_scale,
             self.precision,
+            critic_rule=critic_rule,
         )
 
     def set_random_seed(self, seed: int | None = None) -> None:
@@ -324,7 +331,7 @@ class EnsembleAlgorithm(SavingAlgorithm):
         return Hyperparameters(
             critic_iterations=self.critic_iterations,
             fit_steps=self._fit_steps(),
-            critic_step_size=self.critic_step_size,
+            critic_rule=self.critic_rule(),
             learning_rate=learning_rate,
             actor_learning_rate=actor_learning_rate,
             actor_rule=self.actor_rule(),

@@ -15,7 +15,7 @@ import typer
 from bdpi.commands.console import FAILED, say
 
 if TYPE_CHECKING:
-    from bdpi.runs.tuning import Trial, Tuner, Tuning
+    from bdpi.studies.tuning import Trial, Tuner, Tuning
 
 _MOST_SHOWN = 10
 
@@ -75,7 +75,7 @@ def tune(
     from bdpi.commands.ticker import Ticker
     from bdpi.runs.build import warnings_as_notes
     from bdpi.runs.signals import Stop
-    from bdpi.runs.tuning import Search, Tuner
+    from bdpi.studies.tuning import Search, Tuner
 
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes

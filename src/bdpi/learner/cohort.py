@@ -36,6 +36,7 @@ from bdpi.learner.interface import (
 from bdpi.learner.lanes import FEW, Lane
 from bdpi.learner.memory import NAMES, TensorTransitions
 from bdpi.learner.perceptron import Perceptron
+from bdpi.learner.rules.compiled import source_of
 from bdpi.learner.scales import Scales
 from bdpi.learner.streams import LAUNCHING
 from bdpi.learner.torch import AdamTensors, numbers_of
@@ -87,9 +88,9 @@ class _Plan:
     @classmethod
     def of(cls, hyper: Hyperparameters) -> _Plan:
         rule = hyper.actor_rule
-        native = None if rule is None else rule.native
-        kind = None if rule is None or native is None else (native[0], rule.loss)
-        return cls(hyper, (hyper.critic_iterations, hyper.fit_steps, kind), numbers_of(hyper))
+        kinds = [(twin[0], source_of(twin)) for twin in hyper.twins()]
+        program = hyper.critic_iterations, hyper.fit_steps, *kinds, None if rule is None else rule.loss
+        return cls(hyper, program, numbers_of(hyper))
 
 
 class Cohort:

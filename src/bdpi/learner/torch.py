@@ -42,7 +42,7 @@ from bdpi.learner.interface import (
 from bdpi.learner.memory import DeviceMemory, TensorTransitions
 from bdpi.learner.patches import lay_out, taking_patches
 from bdpi.learner.pictures import PictureNetworks
-from bdpi.learner.rules import ActorRule
+from bdpi.learner.rules import ActorRule, allowed
 from bdpi.learner.scales import Scales
 from bdpi.learner.streams import Streams, current
 
@@ -67,17 +67,13 @@ def as_float(observations: Any) -> Inputs:
     return tree_map(lambda tensor: tensor.float(), observations)
 
 
-def allowed(q: Tensor, masks: Tensor | None) -> Tensor:
-    """Q-values with minus infinity for actions that are not allowed, so that no argmax and no softmax takes them."""
-    return q if masks is None else q.masked_fill(~masks, -torch.inf)
-
-
 def numbers_of(hyperparameters: Hyperparameters) -> NDArray[np.float64]:
-    """Learning rates of critics and actor, alpha, the parameter of the actor's rule."""
-    rule = hyperparameters.actor_rule
-    parameter = rule.native[1] if rule is not None and rule.native is not None else 0.0
+    """Learning rates of critics and actor, parameters of their rules."""
+    twins = [
+        None if rule is None else rule.native for rule in (hyperparameters.critic_rule, hyperparameters.actor_rule)
+    ]
     rates = hyperparameters.learning_rate, hyperparameters.actor_learning_rate
-    return np.array([*rates, hyperparameters.critic_step_size, parameter])
+    return np.array([*rates, *(0.0 if twin is None else twin[1] for twin in twins)])
 
 
 def _as_they_are(inputs: Inputs) -> Inputs:
@@ -313,31 +309,30 @@ class TorchLearner:
         next_masks = None if memory.next_masks is None else memory.next_masks[batches]
         prior = self._prior(networks, critics, observations)
         next_prior = self._prior(networks, critics, next_observations)
-        actions, rewards, discounts = (
-            column[batches].unsqueeze(2) for column in (memory.actions, memory.rewards, memory.discounts)
-        )
+        actions, rewards, discounts = (column[batches] for column in (memory.actions, memory.rewards, memory.discounts))
         rewards = (rewards - (1 - discounts) * return_scale[0]) * return_scale[1]
 
-        def moved(q: Tensor, actions: Tensor, value: Tensor, prior: Tensor) -> Tensor:
-            """Q' of one critic, less its prior: a step towards the bootstrapped value of the actions taken."""
-            change = hyperparameters.critic_step_size * (value - (q + prior).gather(1, actions))
-            return q.scatter_add(1, actions, change)
+        def moved(q: Tensor, prior: Tensor, *rest: Tensor) -> Tensor:
+            """Q' of one critic, less its prior."""
+            change = hyperparameters.critic_rule.change(q + prior, *rest)
+            return q.scatter_add(1, rest[2].unsqueeze(1), change.unsqueeze(1))
 
-        q_next = [networks.values(network.parameters, next_observations) + next_prior for network in pair]
+        def opinions(network: AdamTensors) -> Tensor:
+            """What some networks say of the next states."""
+            return allowed(networks.values(network.parameters, next_observations) + next_prior, next_masks)
+
+        q_next = [opinions(network) for network in pair]
         for iteration in range(hyperparameters.critic_iterations):
             # a and b swap roles each time; only the one that was fitted has new opinions
             a, b = iteration % 2, 1 - iteration % 2
-            # V(s') is the smaller of both opinions about the action that Q_A prefers
-            best = allowed(q_next[a], next_masks).argmax(dim=2, keepdim=True)
-            value = rewards + discounts * torch.minimum(q_next[a].gather(2, best), q_next[b].gather(2, best))
-
-            gradients, q, targets = networks.gradients(moved, pair[a].parameters, observations, actions, value, prior)
+            known = prior, q_next[a], q_next[b], actions, rewards, discounts
+            gradients, q, targets = networks.gradients(moved, pair[a].parameters, observations, *known)
             step(pair[a], gradients, learning_rate)
             for _ in range(hyperparameters.fit_steps - 1):
                 gradients, _, _ = networks.gradients(lambda _, y: y, pair[a].parameters, observations, targets)
                 step(pair[a], gradients, learning_rate)
             if iteration + 1 < hyperparameters.critic_iterations:
-                q_next[a] = networks.values(pair[a].parameters, next_observations) + next_prior
+                q_next[a] = opinions(pair[a])
         masks = None if memory.masks is None else memory.masks[batches]
         return TrainedCritics(observations, allowed(targets + prior, masks), q + prior, q - targets)
 

@@ -17,7 +17,6 @@
 | ``job``, ``campaign``, ``executors`` | many runs: one of them, all of them, and where they are executed |
 | ``results`` | the runs of a study, read back, and archives of them |
 | ``populations`` | a population that learned in Python becomes runs |
-| ``tuning``, ``trials``, ``spaces`` | search hyper-parameters |
 | ``curve``, ``video``, ``play`` | the pictures of a run; a saved agent acts |
 | ``live``, ``formatting`` | the views of a terminal and of a log file |
 | ``check``, ``doctor``, ``versions`` | a look at an environment; what is installed |

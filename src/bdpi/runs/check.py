@@ -80,7 +80,7 @@ class RandomEpisodes:
 
 
 @dataclass(frozen=True)
-class TimeEstimate:
+class TrainingTime:
     """How long training takes on this machine.
 
     :param episodes: that are trained
@@ -124,7 +124,7 @@ class Look:
     episodes: RandomEpisodes | None = None
     step_ms: float | None = None
     by_itself: list[str] = field(default_factory=list)
-    estimate: TimeEstimate | None = None
+    estimate: TrainingTime | None = None
     remarks: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
@@ -409,11 +409,11 @@ def _time_of_epoch(agent: Any, tick: Tick) -> float:
     return float(np.median(durations[1:] or durations))
 
 
-def _estimate(look: Look, episodes: int, acting: float, learning: float) -> TimeEstimate:
+def _estimate(look: Look, episodes: int, acting: float, learning: float) -> TrainingTime:
     assert look.step_ms is not None
     per_step = acting + learning
     mean = None if look.episodes is None or look.episodes.lengths is None else look.episodes.lengths.mean
-    return TimeEstimate(
+    return TrainingTime(
         episodes,
         max(0.0, 1000 * per_step - look.step_ms),
         None if mean is None else episodes * mean * per_step,

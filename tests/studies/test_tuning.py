@@ -12,12 +12,12 @@ import pytest
 
 from bdpi.runs.config import RunConfig
 from bdpi.runs.errors import RunError
-from bdpi.runs.spaces import tunable
-from bdpi.runs.trials import Reports, train
+from bdpi.studies.choices import tunable
+from bdpi.studies.trials import Reports, train
 
 optuna = pytest.importorskip("optuna")
 
-from bdpi.runs.tuning import Search, Trial, Tuner, Tuning  # noqa: E402
+from bdpi.studies.tuning import Search, Trial, Tuner, Tuning  # noqa: E402
 
 #: Everything that takes time is small; what is left to search does not cost any.
 QUICK = ("n_critics=2", "critic_iterations=1", "fit_steps=1", "batch_size=32", "net_arch=[8]")

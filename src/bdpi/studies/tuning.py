@@ -24,9 +24,9 @@ from bdpi.runs.config import RunConfig
 from bdpi.runs.errors import RunError, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.settings import parse_settings
-from bdpi.runs.spaces import Choices, setting_texts, space_of
 from bdpi.runs.train import tried
-from bdpi.runs.trials import Reports, Result, train
+from bdpi.studies.choices import Choices, setting_texts, space_of
+from bdpi.studies.trials import Reports, Result, train
 
 if TYPE_CHECKING:
     import optuna
@@ -41,7 +41,7 @@ class Search:
     """What to search.
 
     :param environment: Gymnasium id
-    :param agent: one that :func:`bdpi.runs.spaces.tunable` has
+    :param agent: one that :func:`bdpi.studies.choices.tunable` has
     :param episodes: of each run
     :param seeds: runs of each trial
     :param seed: of the first run and of the search; the other runs have the seeds that follow
