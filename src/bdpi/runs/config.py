@@ -45,7 +45,7 @@ class BaseConfig(BaseModel):
         continuous, nothing elsewhere
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     environment: str
     agent: str = "bdpi"
@@ -214,7 +214,8 @@ class RunRecord:
         if missing is not None:
             raise RunError(f"{source} is damaged: it has no {missing!r}; {remedy}")
         try:
-            return cls(config.model_validate(data), RunStatus.model_validate(data))
+            given = {name: data[name] for name in config.model_fields}
+            return cls(config.model_validate(given), RunStatus.model_validate(data))
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"]))

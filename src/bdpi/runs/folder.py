@@ -83,18 +83,7 @@ class RunFolder:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (
-            self.config,
-            self.monitor,
-            self.test,
-            self.agent,
-            self.replay,
-            self.episode,
-            self.entropy,
-            self.curve,
-            self.film,
-            self.error,
-        )
+        return self.config, self.monitor, self.test, *self.checkpoint, self.entropy, self.curve, self.film, self.error
 
     @property
     def checkpoint(self) -> tuple[Path, ...]:
