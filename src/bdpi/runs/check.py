@@ -129,7 +129,6 @@ class Look:
     findings: list[Finding] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         return asdict(self)
 
 
@@ -233,13 +232,13 @@ def _play(bare: gym.Env[Any, Any], look: Look, tick: Tick, seed: int) -> None:
     space.seed(seed)
     try:
         observation, info = bare.reset(seed=seed)
-        _refuse_nonsense(observation, 0.0, 0)
+        _refuse_not_finite(observation, 0.0, 0)
         while _goes_on(played, time.monotonic() - began):
             action = space.sample(info["action_mask"]) if "action_mask" in info else space.sample()
             before = time.perf_counter()
             observation, reward, terminated, truncated, info = bare.step(action)
             played.seconds += time.perf_counter() - before
-            _refuse_nonsense(observation, reward, len(played.rewards) + 1)
+            _refuse_not_finite(observation, reward, len(played.rewards) + 1)
             played.add(observation, reward, terminated, truncated)
             steps = len(played.rewards)
             tick("random steps", steps, PLAYED_STEPS if steps <= PLAYED_STEPS else health.ENDLESS_STEPS)
@@ -275,7 +274,7 @@ def _goes_on(played: _Played, seconds: float) -> bool:
     return len(played.lengths) < PLAYED_EPISODES or len(played.rewards) < PLAYED_STEPS
 
 
-def _refuse_nonsense(observation: Any, reward: Any, step: int) -> None:
+def _refuse_not_finite(observation: Any, reward: Any, step: int) -> None:
     """:raises RunError: for what agents refuse"""
     parts = observation.values() if isinstance(observation, dict) else [observation]
     for part in parts:

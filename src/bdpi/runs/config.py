@@ -45,7 +45,7 @@ class BaseConfig(BaseModel):
         continuous, nothing elsewhere
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     environment: str
     agent: str = "bdpi"
@@ -194,11 +194,16 @@ class RunRecord:
 
     @classmethod
     def parse(cls, data: Any, source: object) -> RunRecord:
-        """:param data: from JSON
+        """:param data: the text of the file, or what JSON makes of it
         :param source: where it is from, for messages
         :raises RunError: for another version of the schema, and for values that make no sense
         """
         remedy = "correct it, or take another copy of it"
+        if isinstance(data, bytes):
+            try:
+                data = json.loads(data)
+            except ValueError as error:
+                raise RunError(f"{source} is damaged: {one_line(error)}; {remedy}") from None
         if not isinstance(data, dict) or not isinstance(data.get("agent"), str):
             raise RunError(f"{source} was not written by bdpi: it names no environment and agent; {remedy}")
         version = data.get("schema_version", SCHEMA_VERSION)
@@ -209,7 +214,8 @@ class RunRecord:
         if missing is not None:
             raise RunError(f"{source} is damaged: it has no {missing!r}; {remedy}")
         try:
-            return cls(config.model_validate(data), RunStatus.model_validate(data))
+            given = {name: data[name] for name in config.model_fields}
+            return cls(config.model_validate(given), RunStatus.model_validate(data))
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"]))
@@ -217,15 +223,6 @@ class RunRecord:
             raise RunError(f"{source} is damaged: {name} is {value}: {first['msg']}; {remedy}") from None
         except RunError as error:
             raise RunError(f"{source} is damaged: {error}; {remedy}") from None
-
-    @classmethod
-    def read(cls, text: str | bytes, source: object) -> RunRecord:
-        """:raises RunError: when it is no JSON, or as :meth:`parse`"""
-        try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise RunError(f"{source} is damaged: {one_line(error)}; take another copy of it") from None
-        return cls.parse(data, source)
 
     def as_dict(self) -> dict[str, Any]:
         """As the file has it."""

@@ -83,18 +83,7 @@ class RunFolder:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (
-            self.config,
-            self.monitor,
-            self.test,
-            self.agent,
-            self.replay,
-            self.episode,
-            self.entropy,
-            self.curve,
-            self.film,
-            self.error,
-        )
+        return self.config, self.monitor, self.test, *self.checkpoint, self.entropy, self.curve, self.film, self.error
 
     @property
     def checkpoint(self) -> tuple[Path, ...]:
@@ -211,7 +200,7 @@ class RunFolder:
             text = self.config.read_bytes()
         except OSError as error:
             raise RunError(f"{self.config} cannot be read: {error.strerror or error}") from None
-        return RunRecord.read(text, self.config)
+        return RunRecord.parse(text, self.config)
 
     def read_run(self) -> tuple[RunConfig, RunStatus]:
         """Configuration and status of a run with episodes.

@@ -236,14 +236,15 @@ class Session:
                     self._blame(error)
                 return False
 
-        # A checkpoint is several files. All are written beside the old ones, then the configuration that belongs to
-        # them, then they take the place of the old ones: a crash at any moment leaves one that is complete.
+        # A checkpoint of several files is written beside the old one, then the configuration that belongs to it, then
+        # it takes the place of the old one: a crash at any moment leaves one that is complete.
         contents = self.driver.contents(self)
         number = status.checkpoint + 1
+        places = {path: staged(path, number) if len(contents) > 1 else path for path, _ in contents}
         written = [
             path
             for path, write in contents
-            if attempt(path, lambda path=path, write=write: write_atomically(staged(path, number), write))  # type: ignore[misc]
+            if attempt(path, lambda path=path, write=write: write_atomically(places[path], write))  # type: ignore[misc]
         ]
         if state == "running" and len(written) < len(contents):
             return "; ".join(problems)  # the old one stays
@@ -252,10 +253,11 @@ class Session:
             attempt(folder.error, lambda: folder.error.write_text(text, encoding="utf-8"))
             if folder.monitor.exists():  # the last row may be of an episode that the agent refused
                 attempt(folder.monitor, lambda: trim_monitor(folder.monitor, len(self.progress.episodes)))
-        status.checkpoint = number
+        if len(contents) > 1:
+            status.checkpoint = number
         if attempt(folder.config, self.write):
             for path in written:
-                attempt(path, lambda path=path: os.replace(staged(path, number), path))  # type: ignore[misc]
+                attempt(path, lambda path=path: os.replace(places[path], path))  # type: ignore[misc]
         return "; ".join(problems) or None
 
     def _draw(self, observer: Observer, should_stop: Callable[[], bool], with_film: bool) -> None:

@@ -172,7 +172,7 @@ def _work(connection: Connection, places: int, device: str, runs: int, stop: Any
     def should_stop() -> bool:
         return stop.is_set() or is_unheard.is_set() or os.getppid() != parent
 
-    def run(number: int, job: Job) -> None:  # whatever happens, somebody waits for an answer
+    def run(number: int, job: Job) -> None:  # always answers: the parent waits
         try:
             with cohorts.run():
                 result = execute(job, should_stop)
@@ -184,7 +184,7 @@ def _work(connection: Connection, places: int, device: str, runs: int, stop: Any
         try:
             while (given := answers.get()) is not None:
                 connection.send(given)
-        except Exception:  # nobody hears of these runs: they save themselves, and go on in another process
+        except Exception:  # the parent is gone: the runs save themselves, and go on in another process
             is_unheard.set()
             _hang_up(connection)
 
@@ -218,7 +218,7 @@ def _shared_gpu() -> Iterator[bool]:
     """Lets processes use the GPU at the same time, if that is possible; says whether it is."""
     control = find_control()
     if control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
-        yield "CUDA_MPS_PIPE_DIRECTORY" in os.environ  # somebody else has started it
+        yield "CUDA_MPS_PIPE_DIRECTORY" in os.environ  # started elsewhere
         return
     with tempfile.TemporaryDirectory(prefix="bdpi-mps-") as folder:
         names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
