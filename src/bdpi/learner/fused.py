@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from bdpi.learner import nvrtc
+from bdpi.learner.adam import AdamTensors
 from bdpi.learner.interface import Hyperparameters, LearnerState
 from bdpi.learner.memory import NAMES, TensorTransitions
 from bdpi.learner.rules.compiled import HEADER, source_of
-from bdpi.learner.torch import AdamTensors, TorchLearner
+from bdpi.learner.torch import TorchLearner
 
 SOURCE = Path(__file__).with_name("fused.cu")
 HEADERS = [HEADER, *(SOURCE.with_name(name) for name in ("fused_split.cuh", "fused_whole.cuh"))]
@@ -94,7 +95,7 @@ class EpochTensors:
     :param members: which runs take part, (S,), int32 as the next two
     :param batches: (S, K, N)
     :param order: which critics are trained, (S, K)
-    :param rates: see :func:`bdpi.learner.torch.numbers_of`, (S, 4)
+    :param rates: see :meth:`bdpi.learner.interface.Hyperparameters.numbers`, (S, 4)
     :param scales: see :meth:`bdpi.learner.scales.Scales.packed`, (S, 2 I + 2)
     :param q: what the actor follows, (S, K, N, A)
     :param metrics: loss of a critic, of the actor that follows it, mean Q-value: (S, K, 3)
