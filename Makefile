@@ -14,7 +14,7 @@ help: ## What can be done here
 setup: $(INSTALLED) ## Virtual environment, compiled learner, package
 
 # Python changes need no new installation (it is editable); C++ and dependency changes do.
-$(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*) src/bdpi/learner/rules/rules.hpp
+$(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*) src/bdpi/learner/rules/rules.hpp src/bdpi/learner/rules/rules.hpp
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'

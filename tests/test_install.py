@@ -29,8 +29,10 @@ def test_pip_install_without_a_compiler(tmp_path):
 import warnings
 import bdpi
 from bdpi.learner import native
+from bdpi.report.page import make_page
 assert bdpi.__file__.startswith({site!r}), bdpi.__file__
 assert not native.is_available()
+assert make_page([], title="its templates are installed", command="").endswith("</html>\\n")
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     agent = bdpi.BDPI("MlpPolicy", "CartPole-v1", n_critics=1, fit_steps=1, batch_size=8)

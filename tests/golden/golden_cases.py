@@ -325,10 +325,16 @@ def files_in(folder: Path) -> list[str]:
 
 
 def run_folder(folder: Path) -> Result:
-    """``bdpi train``, with noise, which has test episodes; tests/runs/test_exact_resume.py stops and resumes runs."""
+    """``bdpi train`` with noise, which has test episodes, at once and resumed.
+
+    tests/runs/test_exact_resume.py stops and kills runs at any step.
+    """
     settings = [f"--set={name}={value}" for name, value in {**QUICK, "device": "cpu"}.items()]
-    path = folder / "run"
-    bdpi_command("train", ONE_HOT, "--episodes", 6, "--seed", 3, "--off-policy-noise", 0.2, *settings, "--out", path)
+    path, parts = folder / "run", folder / "parts"
+    for episodes, out in ((6, path), (3, parts)):
+        noisy = ["--seed", 3, "--off-policy-noise", 0.2, *settings]
+        bdpi_command("train", ONE_HOT, "--episodes", episodes, *noisy, "--out", out)
+    bdpi_command("train", "--resume", parts, "--episodes", 6)
     tables = {file.name: file.read_text().splitlines()[1:] for file in sorted(path.glob("*.csv"))}
     rows = {name: list(csv.DictReader(lines)) for name, lines in tables.items()}
     with np.load(path / "replay.npz") as held:
@@ -340,6 +346,7 @@ def run_folder(folder: Path) -> Result:
         "episodes": {name: [[float(row["r"]), int(row["l"])] for row in table] for name, table in rows.items()},
         "replay": {name: f"{array.dtype} {list(array.shape)}" for name, array in sorted(replay.items())},
         "agent": fingerprint(parameters_of(BDPI.load(path / "agent.zip", device="cpu"))),
+        "resumed": fingerprint(parameters_of(BDPI.load(parts / "agent.zip", device="cpu"))),
     }
 
 

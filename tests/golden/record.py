@@ -1,8 +1,8 @@
 """Write the golden fingerprints anew: ``python tests/golden/record.py [PART OF A CASE'S NAME ...]``.
 
 Allowed only when a named setting, a new default or a new file format changes what users get, and the change is what the
-commit is about: say so in its message and in CHANGELOG.md. Never to make a test green after a rewrite of internals: same
-seed, same bits.
+commit is about: say so in its message and in CHANGELOG.md. Never to make a test green after a rewrite of internals:
+same seed, same bits.
 """
 
 import json

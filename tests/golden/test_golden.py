@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bdpi.learner import native
 from golden_cases import CASES, play
@@ -19,17 +20,19 @@ STORED: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read
 pytestmark = [
     pytest.mark.skipif(not native.is_available(), reason="the compiled learner is not installed"),
     pytest.mark.skipif(platform.machine() != "x86_64", reason="rounding depends on the processor"),
+    pytest.mark.skipif(
+        torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="PyTorch rounds first weights by AVX2's FMA"
+    ),
 ]
 
 
 def check(found: Any, stored: Any, where: str) -> None:
-    """Equal, but for ``numbers``, which are compared within 1e-5, and moments, which are smaller, within 1e-3 of their
-    size."""
+    """Equal, but for ``numbers``: within 1e-5, and Adam's moments, which are small, within 2e-4 of their size."""
     if where.endswith("/numbers"):
         assert found.keys() == stored.keys(), where
         for name, (projection, size) in stored.items():
-            allowed = min(1e-5, 1e-3 * size) if "moment" in name else 1e-5
-            np.testing.assert_allclose(found[name], [projection, size], rtol=1e-5, atol=allowed, err_msg=name)
+            allowed = min(1e-5, 2e-4 * size) if "moment" in name else 1e-5
+            np.testing.assert_allclose(found[name], [projection, size], rtol=1e-6, atol=allowed, err_msg=name)
     elif isinstance(stored, dict) and isinstance(found, dict):
         assert found.keys() == stored.keys(), where
         for name, value in stored.items():

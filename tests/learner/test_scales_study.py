@@ -222,6 +222,20 @@ def test_margins_become_narrow():
     assert np.array(widths) == pytest.approx(np.array([[1, 1], [0.6, 1], [0.35, 1]]))
 
 
+@pytest.mark.parametrize("n_rewards", [1, 3])
+def test_bounds_count_where_rewards_are_rare(n_rewards):
+    space = tasks.Space(2, 2, False, np.array([0.0, -np.inf]), np.array([1.0, np.inf]))
+    scales = RunScales([Candidate(observations="range", return_size=9.0, rare=0.2)], space, 20)
+    nothing = {"discounts": np.zeros(1), "ended": np.zeros(1, bool)}
+    for step in range(10):
+        rewards = np.array([2.0 if step < n_rewards else 0.0])
+        scales.add({"final": np.array([[0.1 * (step % 2), step % 2]]), "rewards": rewards, **nothing})
+    ((_, after),) = scales.estimate([0]).values()
+    is_rare = n_rewards == 1
+    assert 2 / after.factor == pytest.approx([1.0 if is_rare else 0.1, 1])
+    assert after.return_factor == pytest.approx(1.5 if is_rare else 4.5)
+
+
 def test_new_scales_of_observations_can_leave_networks_as_they_are():
     network = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
     before, after = (

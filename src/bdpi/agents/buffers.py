@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bdpi.agents.files import UNREADABLE, File, refuse_journal, replace_file
+from bdpi.agents.files import UNREADABLE, File
 from bdpi.agents.journal import Step
 from bdpi.agents.spaces import shift_to_zero
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 from bdpi.learner.scales import returns_to_go
+from bdpi.storage.atomic import refuse_journal, write_atomically
 
 
 def _stacked(values: list[Any]) -> Any:
@@ -227,7 +228,7 @@ class _Transitions(_Base):
             np.savez_compressed(file, **held)  # type: ignore[arg-type]
 
         if isinstance(path, str | os.PathLike):
-            replace_file(pathlib.Path(path), write)
+            write_atomically(pathlib.Path(path), write)
         else:
             write(path)
 
