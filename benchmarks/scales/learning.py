@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bdpi.learner.adam import AdamTensors
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.fused import EpochTensors, FusedNetworks, is_suitable
 from bdpi.learner.interface import Hyperparameters, NetworkState
@@ -26,7 +27,6 @@ from bdpi.learner.rules import Conservative
 from bdpi.learner.scales import Scales, rescale_critics
 from bdpi.learner.staging import Staging
 from bdpi.learner.streams import LAUNCHING
-from bdpi.learner.torch import AdamTensors
 from scales.candidates import Candidate
 from scales.deploy import choose
 from scales.scaling import preserve_first_layers

@@ -108,7 +108,7 @@ def test_weights_are_turned_round_and_padded(shape: tuple[int, int, int, int]) -
 
 @pytest.mark.parametrize(("k", "size"), [(1, 7), (3, 2500)])
 def test_adam_is_pytorchs(k: int, size: int) -> None:
-    from bdpi.learner.torch import AdamTensors
+    from bdpi.learner.adam import AdamTensors
 
     start = torch.randn(k, size)
     mine = AdamTensors(NetworkState.fresh(start.numpy().copy()), DEVICE)

@@ -35,11 +35,11 @@ from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, draw, mask_probabilities
 from bdpi.agents.saving import SavingAlgorithm
 from bdpi.learner import Hyperparameters, Transitions, native
+from bdpi.learner.arrangement import Precision, dtype_of
 from bdpi.learner.interface import BoolArray, EpochMetrics, FloatArray, IntArray
 from bdpi.learner.registry import LearnerChoice, check_choice
 from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule, check_rule
 from bdpi.learner.scales import FAR, Scales, scale_returns
-from bdpi.learner.torch import Precision, dtype_of
 
 Self = TypeVar("Self", bound="EnsembleAlgorithm")
 

@@ -17,6 +17,7 @@ from bdpi.agents.buffers import gather
 from bdpi.agents.policies import BDPIPolicy, mask_probabilities
 from bdpi.agents.spaces import NativeInputs, scaled
 from bdpi.learner import Learner, LearnerState, Transitions
+from bdpi.learner.arrangement import Precision, dtype_of
 from bdpi.learner.cohort import current_cohorts
 from bdpi.learner.functional import bind_parameters, flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
@@ -26,7 +27,7 @@ from bdpi.learner.registry import LearnerChoice, Task, choose
 from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule
 from bdpi.learner.scales import Scales, rescale_critics, scale_to_range
 from bdpi.learner.tabular import TabularLearner, allowed
-from bdpi.learner.torch import Precision, TorchLearner, dtype_of
+from bdpi.learner.torch import TorchLearner
 from bdpi.learner.twins import check_twins
 
 

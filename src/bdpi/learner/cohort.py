@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bdpi.learner.adam import AdamTensors
 from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import (
     EpochMetrics,
@@ -39,7 +40,6 @@ from bdpi.learner.perceptron import Perceptron
 from bdpi.learner.rules.compiled import source_of
 from bdpi.learner.scales import Scales
 from bdpi.learner.streams import LAUNCHING
-from bdpi.learner.torch import AdamTensors, numbers_of
 
 N_LANES = 4  # groups that are computed at a time, each of at least this part of the members
 _PATIENCE = 0.005  # seconds that members wait for others
@@ -78,7 +78,7 @@ class _Plan:
     """What hyperparameters are to the kernels.
 
     :param program: which kernels
-    :param rates: see :func:`bdpi.learner.torch.numbers_of`
+    :param rates: see :meth:`bdpi.learner.interface.Hyperparameters.numbers`
     """
 
     hyperparameters: Hyperparameters
@@ -90,7 +90,7 @@ class _Plan:
         rule = hyper.actor_rule
         kinds = [(twin[0], source_of(twin)) for twin in hyper.twins()]
         program = hyper.critic_iterations, hyper.fit_steps, *kinds, None if rule is None else rule.loss
-        return cls(hyper, program, numbers_of(hyper))
+        return cls(hyper, program, hyper.numbers())
 
 
 class Cohort:

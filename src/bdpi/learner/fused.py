@@ -19,15 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from bdpi.learner import nvrtc
+from bdpi.learner.adam import AdamTensors
 from bdpi.learner.interface import Hyperparameters, LearnerState
 from bdpi.learner.memory import NAMES, TensorTransitions
 from bdpi.learner.rules.compiled import HEADER, source_of
-from bdpi.learner.torch import AdamTensors, TorchLearner
+from bdpi.learner.torch import TorchLearner
 
 SOURCE = Path(__file__).with_name("fused.cu")
 HEADERS = [HEADER, *(SOURCE.with_name(name) for name in ("fused_split.cuh", "fused_whole.cuh"))]
 #: The macros of fused.cu.
 Sizes = Mapping[str, int | str]
+Arguments = Sequence[Tensor | int | None]
 LARGEST_BATCH = 512
 _UNITS, _MOST_PROGRAMS = 32, 8  # hidden units of a program, programs of a network; as many as make up a cluster
 _MOST_INPUTS, _MOST_STATES = 32, 128  # a thread has the inputs of its rows in registers
@@ -94,7 +96,7 @@ class EpochTensors:
     :param members: which runs take part, (S,), int32 as the next two
     :param batches: (S, K, N)
     :param order: which critics are trained, (S, K)
-    :param rates: see :func:`bdpi.learner.torch.numbers_of`, (S, 4)
+    :param rates: see :meth:`bdpi.learner.interface.Hyperparameters.numbers`, (S, 4)
     :param scales: see :meth:`bdpi.learner.scales.Scales.packed`, (S, 2 I + 2)
     :param q: what the actor follows, (S, K, N, A)
     :param metrics: loss of a critic, of the actor that follows it, mean Q-value: (S, K, 3)
@@ -171,7 +173,7 @@ class FusedNetworks:
             *(memory.next_masks, inputs.members, inputs.batches, inputs.order, inputs.rates, inputs.scales),
             *(inputs.q, inputs.metrics, *acting, memory.actions.shape[1], active.shape[1], n_trained),
         ]
-        self._launch("train_critics", sizes, runs, n_trained * int(sizes["GROUP"]), arguments, hyperparameters)
+        self._launch("train_critics", sizes, runs, n_trained, arguments, hyperparameters)
 
     def train_actor(
         self,
@@ -195,20 +197,15 @@ class FusedNetworks:
             *(memory.observations, memory.masks, inputs.members, inputs.batches, inputs.rates, inputs.scales),
             *(inputs.q, inputs.metrics, acting, memory.actions.shape[1], n_trained),
         ]
-        self._launch("train_actor", sizes, runs, int(sizes["GROUP"]), arguments, hyperparameters)
+        self._launch("train_actor", sizes, runs, 1, arguments, hyperparameters)
 
     def _launch(
-        self,
-        kernel: str,
-        sizes: Sizes,
-        runs: int,
-        programs: int,
-        arguments: Sequence[Tensor | int | None],
-        hyperparameters: Hyperparameters,
+        self, kernel: str, sizes: Sizes, runs: int, networks: int, arguments: Arguments, hyper: Hyperparameters
     ) -> None:
-        """Start so many programs for each of these runs; meanwhile, others that share the GPU may have as many."""
-        crowd, twins = max(runs, self.runs) * programs, hyperparameters.twins()
-        _launch(kernel, sizes, runs * programs, arguments, crowd, "\n".join(dict.fromkeys(map(source_of, twins))))
+        """Train so many networks of each of these runs; meanwhile, others that share the GPU may do the same."""
+        programs = networks * int(sizes["GROUP"])
+        outside = "\n".join(dict.fromkeys(map(source_of, hyper.twins())))  # both rules may be of one source
+        _launch(kernel, sizes, runs * programs, arguments, max(runs, self.runs) * programs, outside)
 
     def remember(self, memory: TensorTransitions, new: TensorTransitions, places: Tensor, count: int) -> None:
         """Put transitions into the replay memories of runs.
@@ -277,14 +274,7 @@ def _fits_whole(sizes: Sequence[int], batch_size: int) -> bool:
     return inputs <= _MOST_WHOLE_INPUTS and outputs <= _MOST_WHOLE_OUTPUTS and shared <= _SHARED_FLOATS
 
 
-def _launch(
-    kernel: str,
-    sizes: Sizes,
-    programs: int,
-    arguments: Sequence[Tensor | int | None],
-    crowd: int,
-    outside: str = "",
-) -> None:
+def _launch(kernel: str, sizes: Sizes, programs: int, arguments: Arguments, crowd: int, outside: str = "") -> None:
     if not is_available():
         raise RuntimeError(f"the fused learner needs {nvrtc.REMEDY}")
     assert kernels is not None
@@ -293,7 +283,7 @@ def _launch(
         kernels.launch(kernel, sizes, programs, _values(arguments), crowd, outside)
 
 
-def _values(arguments: Sequence[Tensor | int | None]) -> list[Any]:
+def _values(arguments: Arguments) -> list[Any]:
     """As a kernel gets them: tensors by their addresses."""
     return [
         ctypes.c_int(argument)

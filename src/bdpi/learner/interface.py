@@ -79,6 +79,12 @@ class Hyperparameters:
     actor_learning_rate: float = 1e-4
     actor_rule: ActorRule | None = field(default_factory=Conservative)
 
+    def numbers(self) -> NDArray[np.float64]:
+        """What may change from epoch to epoch: learning rates of critics and actor, parameters of their rules."""
+        twins = [None if rule is None else rule.native for rule in (self.critic_rule, self.actor_rule)]
+        parameters = (0.0 if twin is None else twin[1] for twin in twins)
+        return np.array([self.learning_rate, self.actor_learning_rate, *parameters])
+
     def twins(self) -> tuple[Native, Native]:
         """The C++ functions of both rules, for what only such can train; that of an actor that is not there is any."""
         rules = self.critic_rule, Conservative() if self.actor_rule is None else self.actor_rule

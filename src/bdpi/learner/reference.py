@@ -1,7 +1,4 @@
-"""BDPI as the paper's Algorithm 2 says it, top to bottom: plain PyTorch, no speed. The learner to read first.
-
-The others change the same parameters in the same way (tests/learner/test_contract.py).
-"""
+"""BDPI as the paper's Algorithm 2 says it: plain PyTorch, no speed. The other learners change the same parameters."""
 
 from __future__ import annotations
 
