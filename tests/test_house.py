@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 def test_files_that_are_named_exist():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     places = [ROOT, ROOT / "src" / "bdpi"]
-    named = [name for name in re.findall(r"[`(]([\w./]+/[\w.]+\.(?:py|hpp|cu|cpp|yaml|md|svg))[`)]", text)]
+    named = re.findall(r"[`(]([\w./]+/[\w.]+\.(?:py|hpp|cu|cpp|yaml|md|svg))[`)]", text)
     assert len(named) > 10
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
 
