@@ -25,13 +25,13 @@ def written(folder: Path, **changes: Any) -> RunFolder:
 def test_archived_runs_are_read_and_written_as_they_are(archive: Path) -> None:
     for run in json.loads(archive.read_text())["runs"]:
         record = RunRecord.parse(run["config"], archive)
-        assert json.loads(json.dumps(record.as_dict())) == run["config"]
+        assert json.loads(json.dumps(record.as_dict())) == {"schema_version": 1, **run["config"]}
 
 
 def test_only_what_is_known_of_a_run_is_written() -> None:
     status = RunStatus(status="running", result=None, study=Place("s", "r", "CartPole-v1", "BDPI", 0))
     known = RunRecord(RunConfig(environment="CartPole-v1"), status).as_dict()
-    assert set(known) == {*RunConfig.model_fields, "status", "result", "study"}
+    assert set(known) == {"schema_version", *RunConfig.model_fields, "status", "result", "study"}
     offline = RunRecord(OfflineConfig(journal="robot.sqlite"), RunStatus(status="running")).as_dict()
     assert offline["environment"] is None
     assert "episodes" not in offline

@@ -29,7 +29,9 @@ from bdpi.runs.versions import versions
 
 MAX_FILM_BYTES = 6_000_000  # of all films together: a page that mail and browsers can bear
 # Entries of a configuration that say how a run went, not what it was.
-_NOT_CONFIGURATION = frozenset({"seed", "status", "result", "started", "finished", "study", "resumed", "findings"})
+_NOT_CONFIGURATION = frozenset(
+    {"schema_version", "seed", "status", "result", "started", "finished", "study", "resumed", "findings"}
+)
 
 
 class Section(NamedTuple):

@@ -25,7 +25,7 @@ from typing_extensions import Self
 from bdpi.runs.episodes import OfflineSummary, Summary
 from bdpi.runs.errors import RunError, one_line
 
-#: Of the layout of ``config.json``. A file that does not state it has version 1; later versions state it.
+#: Of the layout of ``config.json``.
 SCHEMA_VERSION = 1
 DEFAULT_EPISODES = 300
 
@@ -226,4 +226,5 @@ class RunRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """As the file has it."""
-        return {**self.config.model_dump(), **self.status.model_dump(exclude_unset=True, by_alias=True)}
+        content = {**self.config.model_dump(), **self.status.model_dump(exclude_unset=True, by_alias=True)}
+        return {"schema_version": SCHEMA_VERSION, **content}
