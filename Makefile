@@ -39,6 +39,7 @@ lint: $(INSTALLED)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports
 
 bench: $(INSTALLED) ## Speed of the learners against the reference in plain PyTorch, and what each agent costs per step
 	@$(BIN)/python benchmarks/speed.py

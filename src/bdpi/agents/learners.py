@@ -25,10 +25,10 @@ from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.registry import LearnerChoice, Task, choose
 from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule
-from bdpi.learner.rules.counterpart import check_counterpart
 from bdpi.learner.scales import Scales, rescale_critics, scale_to_range
 from bdpi.learner.tabular import TabularLearner, allowed
 from bdpi.learner.torch import TorchLearner
+from bdpi.learner.twins import check_twins
 
 
 class AgentLearner:
@@ -204,7 +204,7 @@ def network_learner(
             'learner, which trains these, computes in float32 (learner="torch" would take it)'
         )
     if chosen != "torch":
-        check_counterpart(rule, policy.n_actions, critic_rule)
+        check_twins(rule, policy.n_actions, critic_rule)
     critics = [[flatten_parameters(policy.make_critic()) for _ in range(2)] for _ in range(n_critics)]
     priors = [flatten_parameters(policy.make_critic()) for _ in range(n_critics)] if prior_scale else None
     state = LearnerState.fresh(

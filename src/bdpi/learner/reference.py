@@ -41,10 +41,10 @@ class ReferenceLearner:
         self.preprocess, self.prior_scale, self.dtype = preprocess, prior_scale, getattr(torch, dtype)
         of_actor = None if state.actor is None else state.actor.copied(dtype)
         self.state = LearnerState(of_actor, state.critics.copied(dtype), state.active.copy(), state.priors)
-        self.actor = None if actor is None or of_actor is None else Network(actor, of_actor, ())
+        self.actor = None if actor is None or of_actor is None else TrainedNetwork(actor, of_actor, ())
         numbers, priors = range(len(state.active)), NetworkState.fresh(state.priors).copied(dtype)
-        self.critics = [[Network(critic, self.state.critics, (k, part)) for part in range(2)] for k in numbers]
-        self.priors = [Network(critic, priors, (k,)) for k in numbers] if prior_scale else []
+        self.critics = [[TrainedNetwork(critic, self.state.critics, (k, part)) for part in range(2)] for k in numbers]
+        self.priors = [TrainedNetwork(critic, priors, (k,)) for k in numbers] if prior_scale else []
 
     def epoch(self, data: Transitions, batches: IntArray, critics: IntArray, hyper: Hyperparameters) -> EpochMetrics:
         """See :meth:`bdpi.learner.interface.Learner.epoch`."""
@@ -120,7 +120,7 @@ def squared_error(scores: Tensor, targets: Tensor) -> Tensor:
     return mse_loss(scores.softmax(dim=1), targets)
 
 
-class Network:
+class TrainedNetwork:
     """A module and its optimiser, which work in the arrays of a state, at ``index``."""
 
     def __init__(self, template: nn.Module, state: NetworkState, index: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule
 from bdpi.learner.tabular import actor_loss, actor_targets, critic_targets
 
 
-def check_counterpart(rule: ActorRule | None, n_actions: int, critic_rule: CriticRule | None = None) -> None:
+def check_twins(rule: ActorRule | None, n_actions: int, critic_rule: CriticRule | None = None) -> None:
     """Whether the C++ twins that rules name are there, and say the same.
 
     :raises ValueError: if not
