@@ -40,9 +40,10 @@ lint: $(INSTALLED)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: $(INSTALLED) ## Speed of the learners against a textbook PyTorch one, and what each agent costs per step
+bench: $(INSTALLED) ## Speed of the learners against a textbook PyTorch one, and what agents cost per step
 	@$(BIN)/python benchmarks/speed.py
 	@$(BIN)/python benchmarks/agents.py
+	@$(BIN)/python benchmarks/transition.py
 
 bench-gpu: $(WITH_CUDA) ## Milliseconds per step of many runs on a GPU, beside what its arithmetic allows
 	@$(BIN)/python benchmarks/gpu.py

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bdpi.agents.base import EnsembleAlgorithm
+from bdpi.agents.ensemble import Ensemble
 from bdpi.learner import fused, native
 from bdpi.learner.fused import FusedLearner
 from bdpi.learner.interface import Learner
 from bdpi.runs.build import agent_class, make_environment
 
 
-def load(folder: Path, learner: str, device: str = "cpu") -> EnsembleAlgorithm:
+def load(folder: Path, learner: str, device: str = "cpu") -> Ensemble:
     config = json.loads((folder / "config.json").read_text())
     environment = make_environment(config["environment"])
     agent = agent_class(config["agent"]).load(folder / "agent.zip", environment, device=device, learner=learner)

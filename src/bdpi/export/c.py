@@ -22,7 +22,7 @@ from bdpi.agents.policies import Network
 from bdpi.export.inputs import MASKS_ARE_NOT_EXPORTED, exportable_actor, inputs_of
 
 if TYPE_CHECKING:
-    from bdpi.agents import EnsembleAlgorithm
+    from bdpi.agents import Ensemble
 
 _WIDTH = 120
 _LARGEST_STATE = 1 << 24  # above, floats are further apart than 1
@@ -44,7 +44,7 @@ class _Scales:
     factor: NDArray[np.float32]
 
     @classmethod
-    def of(cls, agent: EnsembleAlgorithm) -> _Scales | None:
+    def of(cls, agent: Ensemble) -> _Scales | None:
         """How the agent scales observations; None: not at all."""
         for shift, factor in agent.policy.scales_of_parts().values():
             if bool((shift != 0).any() or (factor != 1).any()):
@@ -52,7 +52,7 @@ class _Scales:
         return None
 
 
-def export_c(agent: EnsembleAlgorithm, path: str | os.PathLike[str], name: str | None = None) -> None:
+def export_c(agent: Ensemble, path: str | os.PathLike[str], name: str | None = None) -> None:
     """Write an agent's actor, with all that comes before it, as one C99 header without dependencies.
 
     The header has ``static const float`` weights and two functions::
@@ -78,7 +78,7 @@ def export_c(agent: EnsembleAlgorithm, path: str | os.PathLike[str], name: str |
     replace_file(target, lambda file: file.write(text.encode("ascii")))
 
 
-def c_header(agent: EnsembleAlgorithm, name: str = "policy") -> str:
+def c_header(agent: Ensemble, name: str = "policy") -> str:
     """What :func:`export_c` writes.
 
     :param name: what the names in the header begin with
@@ -110,7 +110,7 @@ def _identifier(stem: str) -> str:
 # -- what is exported
 
 
-def _only_input(agent: EnsembleAlgorithm) -> Input:
+def _only_input(agent: Ensemble) -> Input:
     """:raises ValueError: for observations that the header cannot take"""
     remedy = "the C header takes Box and Discrete observations; everything else can be exported as ONNX"
     if isinstance(agent.observation_space, spaces.Dict):
@@ -154,7 +154,7 @@ def _perceptron(actor: Network) -> tuple[list[_Layer], type[nn.Module] | None]:
 
 
 def _introduction(
-    agent: EnsembleAlgorithm,
+    agent: Ensemble,
     part: Input,
     layers: list[_Layer],
     normalization: Normalization | None,

@@ -19,7 +19,7 @@ from bdpi.runs.presets import preset_of
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from bdpi.agents import EnsembleAlgorithm as Agent
+    from bdpi.agents import Ensemble as Agent
 
 DEFAULT_ACTION_BITS = 6
 #: The keys of ``bdpi.baselines.paper.PEERS``, which takes a while to import.

@@ -38,7 +38,7 @@ from bdpi.runs.settings import settable
 from bdpi.runs.versions import origin
 
 if TYPE_CHECKING:
-    from bdpi.agents import EnsembleAlgorithm as Agent
+    from bdpi.agents import Ensemble as Agent
     from bdpi.agents.health import Finding
     from bdpi.runs.tester import Tester
 
