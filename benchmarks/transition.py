@@ -18,7 +18,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 import bdpi
 
 ROOT = Path(bdpi.__file__).parent
-BEFORE, STEPS = 400, 600
+BEFORE, STEPS, ROUNDS = 400, 200, 25
 
 
 class Calls(BaseCallback):
@@ -76,7 +76,7 @@ def overhead() -> float:
     timed(agent.agent_learner.learner, "epoch")
     timed(agent.get_env(), "step")
     found = []
-    for _ in range(9):
+    for _ in range(ROUNDS):
         elsewhere[0], start = 0.0, time.thread_time()
         agent.learn(STEPS, reset_num_timesteps=False, log_interval=None)
         found.append((time.thread_time() - start - elsewhere[0]) / STEPS)

@@ -245,9 +245,7 @@ def test_load_takes_what_constructors_take_and_nothing_else(agent_class, tmp_pat
     for name in settings_of(agent_class):
         if hasattr(agent, name):
             agent_class.load(tmp_path / "agent", **{name: getattr(agent, name)})
-    with pytest.raises(
-        ValueError, match=r"has no jurnal: did you mean journal\? load takes .*, autosave, .*, journal, .*, verbose"
-    ):
+    with pytest.raises(ValueError, match=r"did you mean journal\? load takes .*, autosave, .*, journal, .*, verbose"):
         agent_class.load(tmp_path / "agent", env="FrozenLake-v1", jurnal=tmp_path / "robot.sqlite")
     # attributes, as in Stable-Baselines3
     assert agent_class.load(tmp_path / "agent", optimize_memory_usage=False, num_timesteps=7).num_timesteps == 7

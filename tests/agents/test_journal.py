@@ -143,14 +143,14 @@ def test_a_checkpoint_and_what_came_after_it(tmp_path):
     loaded = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "robot.sqlite")
     assert loaded.num_timesteps == len(loaded.replay_buffer) == 70
     other = make(tmp_path / "other.sqlite").learn(200)
-    assert other._journaled == 200
+    assert other.collector.journaled == 200
     other.close_journal()
     with pytest.raises(ValueError, match="is not the journal that this agent has written"):
         BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "other.sqlite")
     new = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "new.sqlite")
-    assert (new.num_timesteps, new._journaled) == (50, 0)
+    assert (new.num_timesteps, new.collector.journaled) == (50, 0)
     new.learn(5, reset_num_timesteps=False)
-    assert new._journaled == 5
+    assert new.collector.journaled == 5
 
 
 @pytest.mark.parametrize("what", ["Box", "Dict"])

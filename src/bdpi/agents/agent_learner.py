@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
     """One action per row, by inverting the cumulative distribution."""
     cumulative = probabilities.cumsum(axis=1)
+    if len(probabilities) == 1:  # the same, more quickly
+        (row,) = cumulative.tolist()
+        return np.array([min(bisect.bisect_right(row, generator.random() * row[-1]), len(row) - 1)])
     thresholds = generator.random(len(probabilities)) * cumulative[:, -1]
     below: IntArray = np.add.reduce(cumulative <= thresholds[:, None], axis=1)
     return np.minimum(below, probabilities.shape[1] - 1)
@@ -85,12 +89,13 @@ class AgentLearner:
             return self._policy.probabilities(observations)
         network, inputs = self._acting
         rows = observations if self._starts_at_zero else shift_to_zero(observations, self._space)
-        seen = np.asarray(rows, np.float32).reshape(len(rows), -1) if inputs.is_float else inputs(rows)
+        is_ready = inputs.is_float and rows.ndim == 2 and rows.dtype == np.float32
+        seen = rows if is_ready else inputs(rows)
         scales = self._policy.scales
         y = network((seen - scales.shift) * scales.factor if len(scales.shift) else seen)
-        e: FloatArray = np.exp(y - y.max(axis=1, keepdims=True))
-        result: FloatArray = e / e.sum(axis=1, keepdims=True)
-        return result
+        e: FloatArray = np.exp(y - np.maximum.reduce(y, axis=1, keepdims=True))
+        total: FloatArray = np.add.reduce(e, axis=1, keepdims=True)
+        return e / total
 
     def behaviour(self, observations: Observations, masks: BoolArray | None = None) -> FloatArray:
         """What the agent does in zero-based observations: probabilities, (n, n_actions).
@@ -185,12 +190,13 @@ class AgentLearner:
                 return True
             else:
                 rows = memory.next_observations[newest].reshape(-1, len(shift))
-                if np.abs((rows - shift) * factor).max() > FAR:
+                if np.maximum.reduce(np.abs((rows - shift) * factor), axis=None) > FAR:
                     return True
         if size is None:
             return False
-        largest = float(np.abs(memory.rewards[newest]).max())
-        return largest * scales.return_factor > FAR * size if scales.knows_returns else bool(memory.rewards.any())
+        if not scales.knows_returns:
+            return bool(memory.rewards.any())
+        return max(map(abs, memory.rewards[newest].tolist())) * scales.return_factor > FAR * size
 
     def set_scales(self, scales: Scales) -> None:
         """Have networks see the world by other scales; Q-values in the user's units stay what they are."""

@@ -65,6 +65,8 @@ class _Transitions(_Base):
         #: how many transitions were ever added, and to which contents: loading replaces them
         self._added, self._contents = 0, object()
         self._starts_at_zero = is_zero_based(self.observation_space)
+        assert isinstance(self.action_space, spaces.Discrete)
+        self._first_action = int(self.action_space.start)
 
     def add(
         self,
@@ -81,13 +83,25 @@ class _Transitions(_Base):
         :param masks: which actions were allowed before and after it, (n_envs, n_actions) each; None: all
         """
         row = self.pos
-        truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
-        discounts = np.array([info.get("discount", self.gamma) for info in infos])
-        self.discounts[row] = discounts * (1 - np.asarray(done) * (1 - truncated))
+        for index, info in enumerate(infos):
+            terminated = done[index] and not info.get("TimeLimit.truncated", False)
+            self.discounts[row, index] = 0.0 if terminated else info.get("discount", self.gamma)
+            self.timeouts[row, index] = info.get("TimeLimit.truncated", False)
         if not self._starts_at_zero:
             space = self.observation_space
             obs, next_obs = shift_to_zero(obs, space), shift_to_zero(next_obs, space)
-        super().add(obs, next_obs, action - int(self.action_space.start), reward, done, infos)  # type: ignore[attr-defined]
+        for name, given in (("observations", obs), ("next_observations", next_obs)):
+            stored = getattr(self, name)
+            if isinstance(stored, dict):
+                for key, array in stored.items():
+                    array[row] = np.reshape(given[key], array.shape[1:])
+            else:
+                stored[row] = given.reshape(stored.shape[1:])
+        self.actions[row] = (action - self._first_action).reshape(self.n_envs, 1)
+        self.rewards[row], self.dones[row] = reward, done
+        self.pos = row + 1
+        if self.pos == self.buffer_size:
+            self.pos, self.full = 0, True
         self._added += self.n_envs
         if masks is not None and self.masks is None:
             self.masks, self.next_masks = (np.ones((len(self.actions), *masks[0].shape), dtype=bool) for _ in range(2))

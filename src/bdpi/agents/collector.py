@@ -77,8 +77,9 @@ class Collector:
         :param reset_infos: of the last resets, where episodes have ended
         :param step: its number, for messages
         """
-        is_plain = self._is_box and not dones.any() and all(_SPECIAL.isdisjoint(info) for info in infos)
-        if is_plain and np.isfinite(new_obs).all() and np.isfinite(rewards).all():
+        is_plain = self._is_box and not any(dones.tolist()) and all(_SPECIAL.isdisjoint(info) for info in infos)
+        # a sum of numbers is finite only if all of them are
+        if is_plain and math.isfinite(np.add.reduce(new_obs, axis=None)) and math.isfinite(sum(rewards.tolist())):
             self._next_masks = self._upcoming_masks = None
             return
         for index, info in enumerate(infos):
@@ -211,7 +212,7 @@ class Collector:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        if dones.any():
+        if any(dones.tolist()):
             self._note_resets(np.flatnonzero(dones), reset_infos)
 
     def reset(self, infos: list[dict[str, Any]], step: int) -> None:

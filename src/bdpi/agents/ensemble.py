@@ -659,10 +659,11 @@ class Ensemble(OffPolicyAlgorithm):
                 f"{'' if transitions.masks is None else hint}"
             )
         self._n_updates += 1
-        self.logger.record("train/critic_loss", critic_loss)
+        record = self.logger.record
+        record("train/critic_loss", critic_loss)
         if learner.has_actor:
-            self.logger.record("train/actor_loss", metrics.actor_loss)
-        self.logger.record("train/mean_q", mean_q)
+            record("train/actor_loss", metrics.actor_loss)
+        record("train/mean_q", mean_q)
         if diagnose:
             after, greedy = learner.opinions(transitions, batches[0])
             self._diagnostics = {
@@ -671,7 +672,7 @@ class Ensemble(OffPolicyAlgorithm):
                 "disagreement": float(np.mean(np.any(greedy != greedy[0], axis=0))),
             }
         for name, value in self._diagnostics.items():
-            self.logger.record(f"train/{name}", value)
+            record(f"train/{name}", value)
 
     # -- acting -------------------------------------------------------------------------------------------------
 
