@@ -14,7 +14,7 @@ help: ## What can be done here
 setup: $(INSTALLED) ## Virtual environment, compiled learner, package
 
 # Python changes need no new installation (it is editable); C++ and dependency changes do.
-$(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*)
+$(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*) src/bdpi/learner/rules/rules.hpp src/bdpi/learner/rules/rules.hpp
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
@@ -39,8 +39,9 @@ lint: $(INSTALLED)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports
 
-bench: $(INSTALLED) ## Speed of the learners against a textbook PyTorch one, and what agents cost per step
+bench: $(INSTALLED) ## Speed of the learners against the reference in plain PyTorch, and what each agent costs per step
 	@$(BIN)/python benchmarks/speed.py
 	@$(BIN)/python benchmarks/agents.py
 	@$(BIN)/python benchmarks/transition.py

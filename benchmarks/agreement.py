@@ -11,7 +11,6 @@ kernels are tried for one run, and for many.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +22,13 @@ from bdpi.learner import fused, native
 from bdpi.learner.fused import FusedLearner
 from bdpi.learner.interface import Learner
 from bdpi.runs.build import agent_class, make_environment
+from bdpi.runs.folder import RunFolder
 
 
 def load(folder: Path, learner: str, device: str = "cpu") -> Ensemble:
-    config = json.loads((folder / "config.json").read_text())
-    environment = make_environment(config["environment"])
-    agent = agent_class(config["agent"]).load(folder / "agent.zip", environment, device=device, learner=learner)
+    config = RunFolder(folder).read().config
+    environment = make_environment(config.environment)
+    agent = agent_class(config.agent).load(folder / "agent.zip", environment, device=device, learner=learner)
     agent.replay_buffer.load_npz(folder / "replay.npz")
     return agent
 

@@ -24,7 +24,7 @@ from bdpi import ActorMimic
 from bdpi.report.panels import rows_of
 from bdpi.report.statistics import improvement, mean
 from bdpi.report.tables import estimate_text
-from bdpi.runs.store import read_runs
+from bdpi.runs.results import read_runs
 
 ROOT = Path(__file__).resolve().parents[1] / "results"
 RESULTS = ROOT / "asynchronous"

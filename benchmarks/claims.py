@@ -17,15 +17,15 @@ import numpy as np
 
 from bdpi.report.configurations import comparisons_of
 from bdpi.report.figure import draw_figure
-from bdpi.report.panels import Panel, Row, Series, rows_of
+from bdpi.report.panels import Panel, Row, StoredSeries, rows_of
 from bdpi.report.paper import paper_curve, threshold_window
 from bdpi.report.robustness import PAPER
 from bdpi.report.sensitivity import best_of_others, sensitivity, share_above
 from bdpi.report.statistics import centred_mean, first_at_least, improvement, mean
 from bdpi.report.tables import estimate_text
 from bdpi.runs.episodes import moving_average, read_monitor
-from bdpi.runs.store import read_runs
-from bdpi.runs.text import number
+from bdpi.runs.formatting import number
+from bdpi.runs.results import read_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES = ("figure2", "hallway", "pendulum", "trust-region", "aggressiveness")
@@ -51,7 +51,7 @@ class Block:
         return next(panel for panel in row.panels if panel.environment == self.environment)
 
     @property
-    def runs(self) -> Series:
+    def runs(self) -> StoredSeries:
         return next(series for series in self.panel.series if series.name == self.series)
 
     def bounds(self, have: int | None = None) -> tuple[int, int]:

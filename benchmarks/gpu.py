@@ -34,13 +34,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from bdpi.agents.learners import network_learner
 from bdpi.agents.policies import CnnPolicy
 from bdpi.learner import Hyperparameters, LearnerState, fused, nvrtc
+from bdpi.learner.arrangement import Precision
 from bdpi.learner.cohort import Cohort, Member, _Request
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import Ring, Transitions
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.rules import Conservative
-from bdpi.learner.torch import Precision, TorchLearner
+from bdpi.learner.torch import TorchLearner
 from bdpi.runs.versions import origin
 
 TASKS = {"LunarLander": (8, 256, 4, False), "TableLong": (3, 32, 3, False), "FrozenLake8x8": (64, 32, 4, True)}

@@ -22,11 +22,10 @@ import torch
 
 from bdpi.report.paper import paper_curve
 from bdpi.runs.campaign import PlainTally, Tally, run_campaign
+from bdpi.runs.config import Place, RunConfig
 from bdpi.runs.executors.processes import Processes
 from bdpi.runs.job import Job
-from bdpi.runs.plan import Plan
 from bdpi.runs.signals import Stop
-from bdpi.runs.store import Place
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "learning"
@@ -76,7 +75,9 @@ EXPERIMENTS = (
 def job(experiment: Experiment, seed: int) -> Job:
     """One run."""
     name = f"{experiment.name}-seed{seed}"
-    plan = Plan(experiment.environment, experiment.agent, seed, experiment.episodes)
+    plan = RunConfig(
+        environment=experiment.environment, agent=experiment.agent, seed=seed, episodes=experiment.episodes
+    )
     return Job(Place("learning", "learning", experiment.environment, experiment.agent, seed), plan, FOLDERS / name)
 
 

@@ -1,10 +1,10 @@
-"""How fast a learning epoch is: the native learner against a textbook PyTorch one, in one run.
+"""How fast a learning epoch is: the native learner against the reference, in one run.
 
     make bench
 
 An epoch of the default configuration is 16 critics x 4 iterations x 20 Adam steps, and 16 x 20 steps of the actor, all
-on 256 samples. Learners take turns, and times are medians. The textbook learner is measured with one PyTorch thread and
-with all of them, and the faster one counts. On a busy machine no such figure means much: the load is printed.
+on 256 samples. Learners take turns, and times are medians. The reference is measured with one PyTorch thread and with
+all of them, and the faster one counts. On a busy machine no such figure means much: the load is printed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from torch import nn
 
 from bdpi import _native
 from bdpi.learner import Hyperparameters, LearnerState, Transitions
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.native import NativeLearner, default_threads
+from bdpi.learner.reference import ReferenceLearner
 from bdpi.learner.torch import TorchLearner
-from textbook import TextbookLearner, perceptron
 
 SETTINGS = {
     "Table 3-32-3": ([3, 32, 3], False),
@@ -35,6 +36,14 @@ SETTINGS = {
     "LunarLander 8-256-4": ([8, 256, 4], False),
 }
 N_CRITICS, BATCH_SIZE, N_TRANSITIONS = 16, 256, 20_000
+
+
+def perceptron(sizes: list[int]) -> nn.Sequential:
+    """Linear layers with tanh between them."""
+    layers: list[nn.Module] = []
+    for n_in, n_out in itertools.pairwise(sizes):
+        layers += [nn.Linear(n_in, n_out), nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
 
 
 def random_transitions(sizes: list[int], one_hot: bool, rng: np.random.Generator) -> Transitions:
@@ -79,15 +88,15 @@ def measure(name: str, rounds: int, threads: int, advance) -> dict[str, float]:
     def preprocess(tensor: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.one_hot(tensor, sizes[0]).float() if one_hot else tensor
 
-    pairs = [[perceptron(sizes), perceptron(sizes)] for _ in range(N_CRITICS)]
-    textbook = TextbookLearner(perceptron(sizes), pairs, hyper, preprocess)
-    reference = TorchLearner(perceptron(sizes), perceptron(sizes), state, preprocess=preprocess)
+    networks = perceptron(sizes), perceptron(sizes), state
+    reference = ReferenceLearner(*networks, preprocess)
+    batched = TorchLearner(*networks, preprocess=preprocess)
     native = NativeLearner(sizes, sizes, state, one_hot=one_hot, n_threads=threads)
     all_threads = torch.get_num_threads()
     turns = (  # label, learner, epochs, PyTorch threads
-        ("textbook, 1 thread", textbook, 1, 1),
-        ("textbook", textbook, 1, all_threads),
-        ("torch", reference, 1, all_threads),
+        ("reference, 1 thread", reference, 1, 1),
+        ("reference", reference, 1, all_threads),
+        ("torch", batched, 1, all_threads),
         ("native", native, 20, all_threads),
     )
     times: dict[str, list[float]] = {label: [] for label, *_ in turns}
@@ -106,7 +115,7 @@ def measure(name: str, rounds: int, threads: int, advance) -> dict[str, float]:
             advance()
     torch.set_num_threads(all_threads)
     result = {label: 1000 * float(np.median(values)) for label, values in times.items()}
-    result["textbook"] = min(result["textbook"], result.pop("textbook, 1 thread"))
+    result["reference"] = min(result["reference"], result.pop("reference, 1 thread"))
     result["peak"] = float(np.median(peaks))
     result["share"] = matrix_multiply_adds(sizes, hyper) / (result["native"] / 1000) / result["peak"]
     return result
@@ -130,13 +139,13 @@ def main() -> None:
             results[name] = measure(name, arguments.rounds, arguments.threads, lambda: progress.advance(task))
 
     table = Table(title="Milliseconds per learning epoch (default configuration)", title_justify="left")
-    for column in ("", "textbook PyTorch", "bdpi torch", "bdpi native", "speed-up", "share of FMA peak"):
+    for column in ("", "reference", "bdpi torch", "bdpi native", "speed-up", "share of FMA peak"):
         table.add_column(column, justify="left" if not column else "right")
     for name, result in results.items():
         one_hot = SETTINGS[name][1]
         share = "(rows saved)" if one_hot else f"{result['share']:.0%}"
-        speedup = f"{result['textbook'] / result['native']:.0f} x"
-        times = (f"{result[label]:,.{1 if label == 'native' else 0}f}" for label in ("textbook", "torch", "native"))
+        speedup = f"{result['reference'] / result['native']:.0f} x"
+        times = (f"{result[label]:,.{1 if label == 'native' else 0}f}" for label in ("reference", "torch", "native"))
         table.add_row(name, *times, speedup, share)
     console.print(table)
     peak = np.mean([result["peak"] for result in results.values()]) / 1e9

@@ -15,7 +15,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,12 @@ import numpy as np
 
 from bdpi.report import write_report
 from bdpi.runs.campaign import run_campaign
+from bdpi.runs.config import Place, RunConfig, RunRecord, RunStatus
+from bdpi.runs.episodes import Episodes, summarize
 from bdpi.runs.executors import make_executor
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import Job, execute
-from bdpi.runs.plan import Plan
-from bdpi.runs.store import Place, read_runs, write_archive, write_index
+from bdpi.runs.results import read_runs, write_archive, write_index
 from bdpi.runs.versions import versions
 from bdpi.studies import Study, load_study
 
@@ -41,14 +41,14 @@ def make_up(study: Study, root: Path) -> list[Job]:
     paths = {job.folder for job in jobs}
     write_index(root / study.name, study.title, [entry for entry in study.folders(root) if entry[1] in paths])
     rng = np.random.default_rng(0)
-    common = {"status": "finished", "versions": versions(), "learner": "made up", "command": []}
     for job in jobs:
         folder = RunFolder(job.folder)
         folder.make()
-        lengths = rng.integers(9, 500, job.plan.episodes)
-        result = {"episodes": len(lengths), "steps": int(lengths.sum()), "seconds": 60.0}
-        place = {"study": asdict(job.place), "configuration": job.configuration}
-        folder.write_config({**job.plan.as_dict(), "result": result, **common, **place})
+        lengths = rng.integers(9, 500, job.config.episodes)
+        result = summarize(Episodes([float(length) for length in lengths]), int(lengths.sum()), 60.0)
+        status = RunStatus(status="finished", result=result, versions=versions(), learner="made up", study=job.place)
+        status.configuration = job.configuration
+        folder.write(RunRecord(job.config, status))
         rows = "".join(f"{length}.0,{length},{0.3 * i:.6f}\n" for i, length in enumerate(lengths))
         folder.monitor.write_text('#{"t_start": 1.0, "env_id": "CartPole-v1"}\nr,l,t\n' + rows)
     return jobs
@@ -95,7 +95,10 @@ def report(study: Path, out: Path) -> None:
 def short_run(root: Path) -> float:
     """Milliseconds of the processor per run of one episode, once everything is imported."""
     small = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 2, "batch_size": 16}
-    plans = [Plan("CartPole-v1", seed=seed, episodes=1, hyperparameters=small) for seed in range(1, SHORT + 2)]
+    plans = [
+        RunConfig(environment="CartPole-v1", seed=seed, episodes=1, hyperparameters=small)
+        for seed in range(1, SHORT + 2)
+    ]
     jobs = [Job(Place("short", "", "", "", plan.seed), plan, root / "short" / str(plan.seed)) for plan in plans]
     execute(jobs[0])
     seconds = measure(f"{SHORT} short runs", lambda: [execute(job) for job in jobs[1:]])

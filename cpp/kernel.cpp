@@ -32,10 +32,22 @@ namespace {
 #include "backward.hpp"
 #include "fit.hpp"
 #include "batch.hpp"
-#include "rules.hpp"
+#include "rules.hpp"  // of the package: src/bdpi/learner/rules
 
-inline const bool* mask_of(const bool* masks, int64_t transition, int n_actions) {
-    return masks ? masks + transition * n_actions : nullptr;
+const NamedRule<CriticRule> kCriticRules[] = {{"clipped_double", clipped_double}, {nullptr, nullptr}};
+const NamedRule<ActorRule> kActorRules[] = {
+    {"conservative", conservative}, {"imitation", imitation}, {nullptr, nullptr}};
+
+// Values of one row, of which there is one every `stride`, as rules see them: minus infinity for actions that are not
+// allowed, unless none is. `masks` has a mask for each transition, or is null.
+void read_values(const float* values, int64_t stride, int n_actions, const bool* masks, int64_t transition, float* out) {
+    const bool* mask = masks ? masks + transition * n_actions : nullptr;
+    bool any = false;
+    for (int a = 0; a < n_actions; ++a) {
+        out[a] = !mask || mask[a] ? values[a * stride] : -INFINITY;
+        any |= !mask || mask[a];
+    }
+    if (!any) read_values(values, stride, n_actions, nullptr, transition, out);
 }
 
 void copy(float* to, const float* from, int64_t n) {
@@ -55,7 +67,7 @@ void evaluate_prior(const Shape& shape, const float* parameters, const Rows& row
     for (int64_t i = 0; i < count; ++i) prior[i] = scale * workspace.output[i];
 }
 
-// Q'(s, .) = Q_A(s, .), then Q'(s, a) += alpha (r + discount V(s') - Q_A(s, a))   (Eq. abcdqn)
+// Q'(s, .) = Q_A(s, .), and for the action that was taken, what the critic's rule adds   (Eq. abcdqn)
 // `q` is Q_A(s, .), `next_a` and `next_b` are both opinions about s', all [n_actions][rows]. Writes q_new,
 // [batch_size][n_actions], and adds to workspace.target, which holds what the network says now: a row's target is the
 // mean of the targets of its transitions.
@@ -64,26 +76,24 @@ FitResult critic_targets(const Hyperparameters& hyper, const Transitions& data, 
                          Workspace& workspace) {
     const Rows &rows = workspace.rows, &next = workspace.next_rows;
     const int64_t n = rows.n, next_n = next.n;
+    auto [here, there_a, there_b] = workspace.action_values;
     double squared_error = 0.0, total_q = 0.0;
     for (int j = 0; j < batch_size; ++j) {
         const int64_t transition = batch[j], row = rows.row_of[j], next_row = next.row_of[j];
-        const int best = argmax(next_a + next_row, next_n, n_actions, mask_of(data.next_masks, transition, n_actions));
-        const float value_a = next_a[best * next_n + next_row], value_b = next_b[best * next_n + next_row];
-        const float value = value_b < value_a ? value_b : value_a;
-        const int64_t action = data.actions[transition];
+        read_values(q + row, n, n_actions, nullptr, transition, here);
+        read_values(next_a + next_row, next_n, n_actions, data.next_masks, transition, there_a);
+        read_values(next_b + next_row, next_n, n_actions, data.next_masks, transition, there_b);
+        const int action = static_cast<int>(data.actions[transition]);
         const float discount = data.discounts[transition];
         const float reward = (data.rewards[transition] - (1.0f - discount) * data.return_shift) * data.return_factor;
-        const float goal = reward + discount * value;
-        const float change = hyper.critic_step_size * (goal - q[action * n + row]);
+        const float change = hyper.critic_rule(here, there_a, there_b, n_actions, action, reward, discount,
+                                               hyper.critic_parameter);
         workspace.target[action * n + row] += change / (rows.weight[row] * static_cast<float>(batch_size));
         squared_error += static_cast<double>(change) * change;
 
-        const bool* mask = mask_of(data.masks, transition, n_actions);
-        float* out = q_new + int64_t{j} * n_actions;
-        for (int a = 0; a < n_actions; ++a) {
-            total_q += q[a * n + row];
-            out[a] = !mask || mask[a] ? q[a * n + row] + (a == action ? change : 0.0f) : -INFINITY;
-        }
+        for (int a = 0; a < n_actions; ++a) total_q += here[a];
+        here[action] += change;
+        read_values(here, 1, n_actions, data.masks, transition, q_new + int64_t{j} * n_actions);
     }
     const double cells = static_cast<double>(batch_size) * n_actions;
     return {squared_error / cells, total_q / cells};
@@ -188,7 +198,7 @@ int64_t fma_burst(float* sink) {
 #define BDPI_NAME(x) BDPI_NAME_(x)
 extern const Kernel BDPI_NAME(BDPI_KERNEL);
 const Kernel BDPI_NAME(BDPI_KERNEL) = {
-    BDPI_STRING(BDPI_KERNEL), kLanes, predict, train_critic, train_actor, kRules, fma_burst,
+    BDPI_STRING(BDPI_KERNEL), kLanes, predict, train_critic, train_actor, kCriticRules, kActorRules, fma_burst,
 };
 
 }  // namespace bdpi

@@ -47,21 +47,24 @@ struct Transitions {
     float return_factor;
 };
 
-// How the actor follows a critic: from pi(s, .) and Q'(s, .) to the policy it is fitted to. Actions that are not allowed
-// have a Q' of minus infinity.
+// What rules.hpp says of critic rules and actor rules.
+using CriticRule = float (*)(const float* q, const float* next_a, const float* next_b, int n_actions, int action,
+                             float reward, float discount, float parameter);
 using ActorRule = void (*)(const float* policy, const float* q, int n_actions, float parameter, float* target);
 
+template <class Rule>
 struct NamedRule {
     const char* name;
-    ActorRule rule;
+    Rule rule;
 };
 
 struct Hyperparameters {
     int critic_iterations;
     int fit_steps;
-    float critic_step_size;
     double learning_rate;
     double actor_learning_rate;
+    CriticRule critic_rule;
+    float critic_parameter;
     ActorRule actor_rule;  // null: there is no actor to train
     float actor_parameter;
     bool cross_entropy;  // the actor minimises the cross-entropy to its target, else the squared error
@@ -91,7 +94,7 @@ struct Workspace {
     float* prior;               // prior_scale times the prior function, at the states
     float* next_prior;          // and at the next states
     float* prior_sum;           // network and prior together
-    float* action_values[2];    // [n_outputs]
+    float* action_values[3];    // [n_outputs]: of one transition, as rules see them
     float* gradient;            // like the parameters
     int32_t* state_to_row;      // one-hot: [n_states], -1 where absent
 };
@@ -119,7 +122,8 @@ struct Kernel {
     FitResult (*train_actor)(const Shape&, const Hyperparameters&, const Transitions&, const int64_t* batch,
                              int batch_size, Network& actor, const float* q, Workspace&);
 
-    const NamedRule* rules;  // how an actor may follow a critic; the last one has no name
+    const NamedRule<CriticRule>* critic_rules;  // those that it has; the last one has no name
+    const NamedRule<ActorRule>* actor_rules;
 
     // Fused multiply-adds per call on one thread; the caller measures the time.
     int64_t (*fma_burst)(float* sink);

@@ -81,6 +81,7 @@ NetworkArrays network_arrays(const char* name, Floats& parameters, Floats& first
 }
 
 using State = std::tuple<Floats, Floats, Floats, Ints>;
+using NativeRule = std::tuple<std::string, double, uintptr_t>;  // name, parameter, address
 
 const bool* check_masks(const char* name, const Masks& masks, int64_t n, int n_actions) {
     if (!masks) return nullptr;
@@ -95,20 +96,23 @@ const float* check_scales(const char* name, const std::optional<ConstFloats>& sc
     return scales->data();
 }
 
-ActorRule find_rule(const Kernel& kernel, const std::string& name) {
-    if (name.empty()) return nullptr;
-    for (const NamedRule* known = kernel.rules; known->name; ++known)
-        if (name == known->name) return known->rule;
-    fail("the native learner has no actor rule '" + name + "'");
+// A rule of the package by its name, or one from outside by the address of its function.
+template <class Rule>
+Rule find_rule(const char* kind, const NamedRule<Rule>* rules, const NativeRule& wanted) {
+    const auto& [name, parameter, address] = wanted;
+    if (address) return reinterpret_cast<Rule>(address);
+    for (; rules->name; ++rules)
+        if (name == rules->name) return rules->rule;
+    fail("the native learner has no " + std::string(kind) + " rule '" + name + "'");
 }
 
 std::tuple<double, double, double> epoch(Engine& engine, Observations observations, ConstInts actions,
                                          ConstFloats rewards, ConstFloats discounts, Observations next_observations,
                                          Masks masks, Masks next_masks, ConstInts batches, ConstInts critics,
                                          std::optional<State> actor, State critic_networks, ConstFloats priors,
-                                         Ints active, int critic_iterations, int fit_steps, double critic_step_size,
-                                         double learning_rate, double actor_learning_rate,
-                                         const std::string& actor_rule, double actor_parameter, bool cross_entropy,
+                                         Ints active, int critic_iterations, int fit_steps, double learning_rate,
+                                         double actor_learning_rate, const NativeRule& critic_rule,
+                                         const std::optional<NativeRule>& actor_rule, bool cross_entropy,
                                          double prior_scale, std::optional<ConstFloats> shift,
                                          std::optional<ConstFloats> factor, double return_shift, double return_factor) {
     const Shape& shape = engine.shape(false);
@@ -165,11 +169,12 @@ std::tuple<double, double, double> epoch(Engine& engine, Observations observatio
     arguments.critics_state = network_arrays("critic", cp, cm, cv, cs, 2 * n_critics, count_parameters(shape));
     const Hyperparameters hyper{critic_iterations,
                                 fit_steps,
-                                static_cast<float>(critic_step_size),
                                 learning_rate,
                                 actor_learning_rate,
-                                find_rule(engine.kernel(), actor_rule),
-                                static_cast<float>(actor_parameter),
+                                find_rule("critic", engine.kernel().critic_rules, critic_rule),
+                                static_cast<float>(std::get<1>(critic_rule)),
+                                actor_rule ? find_rule("actor", engine.kernel().actor_rules, *actor_rule) : nullptr,
+                                actor_rule ? static_cast<float>(std::get<1>(*actor_rule)) : 0.0f,
                                 cross_entropy,
                                 static_cast<float>(prior_scale)};
     if (hyper.actor_rule) {
@@ -249,9 +254,9 @@ NB_MODULE(_native, m) {
         .def("epoch", &epoch, nb::arg("observations"), nb::arg("actions"), nb::arg("rewards"), nb::arg("discounts"),
              nb::arg("next_observations"), nb::arg("masks").none(), nb::arg("next_masks").none(), nb::arg("batches"),
              nb::arg("critics"), nb::arg("actor").none(), nb::arg("critic_networks"), nb::arg("priors"),
-             nb::arg("active"), nb::arg("critic_iterations"), nb::arg("fit_steps"), nb::arg("critic_step_size"),
-             nb::arg("learning_rate"), nb::arg("actor_learning_rate"), nb::arg("actor_rule"),
-             nb::arg("actor_parameter"), nb::arg("cross_entropy"), nb::arg("prior_scale"), nb::arg("shift").none(),
+             nb::arg("active"), nb::arg("critic_iterations"), nb::arg("fit_steps"), nb::arg("learning_rate"),
+             nb::arg("actor_learning_rate"), nb::arg("critic_rule"), nb::arg("actor_rule").none(),
+             nb::arg("cross_entropy"), nb::arg("prior_scale"), nb::arg("shift").none(),
              nb::arg("factor").none(), nb::arg("return_shift"), nb::arg("return_factor"))
         .def("predict", &predict, nb::arg("actor"), nb::arg("parameters"), nb::arg("observations"), nb::arg("out"))
         .def_prop_ro("instruction_set", [](const Engine& engine) { return std::string(engine.kernel().name); })

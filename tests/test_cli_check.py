@@ -47,7 +47,7 @@ def test_an_environment_without_problems(tmp_path: Path) -> None:
         "ms",
         "40 episodes take about",
         "MlpPolicy",
-        "Nothing speaks against",
+        "No problems found",
     ):
         assert part in result.stdout
     assert list(tmp_path.iterdir()) == []  # nothing is written

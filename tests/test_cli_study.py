@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bdpi.runs.store import read_runs
+from bdpi.runs.results import read_runs
 
 STUDY = """
 title: Tiny

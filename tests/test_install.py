@@ -28,14 +28,18 @@ def test_pip_install_without_a_compiler(tmp_path):
     script = """
 import warnings
 import bdpi
+from bdpi.export.c import c_header
 from bdpi.learner import native
+from bdpi.report.page import make_page
 assert bdpi.__file__.startswith({site!r}), bdpi.__file__
 assert not native.is_available()
+assert make_page([], title="its templates are installed", command="").endswith("</html>\\n")
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     agent = bdpi.BDPI("MlpPolicy", "CartPole-v1", n_critics=1, fit_steps=1, batch_size=8)
 print(*[warning.message for warning in caught])
 agent.learn(20)
+assert c_header(agent).endswith("_H */\\n")
 print(agent.learner_name)
 """
     script = script.format(site=str(tmp_path / "site"))

@@ -26,6 +26,8 @@ class Candidate:
     :param preserve: new scales of observations change the first layers so that no prediction changes
     :param return_size: returns are scaled to about this size; None: they are not
     :param centre: returns are shifted, too
+    :param rare: rewards are rare where less than this share of the transitions has one that is not 0. Then "range" is
+        at least what finite bounds allow, and returns are scaled to a third of ``return_size``
     :param actor_learning_rate: None: as the critics'
     :param n_step: transitions hold the sum of so many rewards
     :param n_step_until: transitions after so many hold one reward; 0: never
@@ -48,6 +50,7 @@ class Candidate:
     preserve: bool = False
     return_size: float | None = None
     centre: bool = False
+    rare: float = 0.0
     learning_rate: float = 1e-4
     actor_learning_rate: float | None = None
     step_size: float = 0.2

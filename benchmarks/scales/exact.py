@@ -18,13 +18,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests" / "learner"), str(ROOT / "benchmarks")]
 
-from bdpi.learner import Hyperparameters, LearnerState, Transitions, native  # noqa: E402
-from textbook import TextbookLearner  # noqa: E402
+from bdpi.learner import Hyperparameters, Transitions, native  # noqa: E402
+from bdpi.learner.reference import ReferenceLearner  # noqa: E402
 from worlds import make_learner, perceptron, random_batches, random_state  # noqa: E402
 
 SIZES, N_CRITICS, BATCH = [8, 256, 4], 2, 256
@@ -47,21 +46,6 @@ def lander_transitions(n: int) -> Transitions:
     return Transitions(*(column.astype(kind) for column, kind in zip(columns, kinds, strict=True)))
 
 
-def textbook_in_double(state: LearnerState) -> TextbookLearner:
-    """The plainest learner there is, with these parameters as float64."""
-
-    def network(flat: Any) -> nn.Module:
-        module = perceptron(SIZES).double()
-        nn.utils.vector_to_parameters(torch.as_tensor(flat, dtype=torch.float64), module.parameters())
-        return module
-
-    assert state.actor is not None
-    critics = [[network(flat) for flat in pair] for pair in state.critics.parameters]
-    return TextbookLearner(
-        network(state.actor.parameters), critics, Hyperparameters(), lambda observations: observations.double()
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -71,7 +55,7 @@ def main() -> None:
     on_gpu = torch.cuda.is_available()
     state = random_state(SIZES, SIZES, N_CRITICS)
     transitions = lander_transitions(5000)
-    reference = textbook_in_double(state)
+    reference = ReferenceLearner(perceptron(SIZES), perceptron(SIZES), state, dtype="float64")
     kinds = ["torch", *(["native"] if native.is_available() else []), *(["fused", "whole", "cuda"] if on_gpu else [])]
     learners = {kind: make_learner(kind, state, SIZES, SIZES) for kind in kinds if kind != "torch" or not on_gpu}
     with open(options.out / "exact.csv", "w", newline="") as file:
@@ -89,25 +73,16 @@ def main() -> None:
                     print(*row, flush=True)
 
 
-def differences(reference: TextbookLearner, learner: Any, transitions: Transitions) -> list[float]:
+def differences(reference: ReferenceLearner, learner: Any, transitions: Transitions) -> list[float]:
     """Root mean square of the difference relative to that of the reference: parameters; then policy and Q-values."""
-    ours = learner.state_dict()
-    observations = np.asarray(transitions.observations)[:1000]
-    inputs = torch.as_tensor(observations).double()
-    with torch.no_grad():
-        policy = reference.actor(inputs).softmax(dim=1).numpy()
-        q = np.stack([pair[0](inputs).numpy() for pair in reference.critics])
+    observations, critics = np.asarray(transitions.observations)[:1000], np.arange(N_CRITICS)
 
-    def flat(module: nn.Module) -> Any:
-        return nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+    def parts(learner: Any) -> list[Any]:
+        state = learner.state_dict()
+        active = state["critics.parameters"][critics, state["active"]]
+        return [state["actor.parameters"], active, learner.policy(observations), learner.q_values(observations)]
 
-    active = [ours["critics.parameters"][critic, ours["active"][critic]] for critic in range(N_CRITICS)]
-    pairs = [
-        (ours["actor.parameters"], flat(reference.actor)),
-        (np.stack(active), np.stack([flat(pair[0]) for pair in reference.critics])),
-        (learner.policy(observations), policy),
-        (learner.q_values(observations), q),
-    ]
+    pairs = zip(parts(learner), parts(reference), strict=True)
     return [float(np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2))) for a, b in pairs]
 
 

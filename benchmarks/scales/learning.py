@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bdpi.learner.adam import AdamTensors
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.fused import EpochTensors, FusedNetworks, is_suitable
 from bdpi.learner.interface import Hyperparameters, NetworkState
@@ -26,7 +27,6 @@ from bdpi.learner.rules import Conservative
 from bdpi.learner.scales import Scales, rescale_critics
 from bdpi.learner.staging import Staging
 from bdpi.learner.streams import LAUNCHING
-from bdpi.learner.torch import AdamTensors
 from scales.candidates import Candidate
 from scales.deploy import choose
 from scales.scaling import preserve_first_layers
@@ -94,7 +94,7 @@ class Learning:
         self.runs, self.n_critics, self.batch_size = count, first.n_critics, first.batch_size
         self.sizes = (space.inputs, hidden, space.actions)
         rule = Conservative()
-        if not is_suitable(self.sizes, space.one_hot, self.batch_size, rule, 0.0):
+        if not is_suitable(self.sizes, space.one_hot, self.batch_size, 0.0):
             raise ValueError(f"{name}: the kernels cannot train networks of {self.sizes}")
         self._hyperparameters = Hyperparameters(first.critic_iterations, first.fit_steps, actor_rule=rule)
         self._networks = FusedNetworks(self.sizes, self.sizes, space.one_hot, relu=False, runs=sharing)

@@ -62,7 +62,7 @@ def main() -> None:
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     sys.setswitchinterval(0.001)
-    plain = options.plain or any(candidate.is_plain for candidate in chosen)
+    plain = options.plain or any(candidate.is_plain for _, candidate in chosen)
     if plain and not options.emulate and len(planned) > MOST_RECORDING:
         raise SystemExit(f"{len(planned)} groups: with critics that PyTorch trains, at most {MOST_RECORDING}")
     groups = [loop.Group(*plan, settings) for plan in planned]
@@ -125,9 +125,8 @@ def emulate() -> None:
     import tempfile
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "learner"))
-    from emulator import Emulator
-
     from bdpi.learner import fused
+    from emulator import Emulator
 
     fused.kernels = Emulator(Path(tempfile.mkdtemp()))
 

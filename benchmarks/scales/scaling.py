@@ -104,6 +104,8 @@ class RunScales:
             seen = np.stack([self._lowest[run], self._highest[run]])
             if kind == "wide":
                 seen = widened(seen, self._space.low, self._space.high, seen[1] - seen[0])
+            elif self._is_rare(run):
+                seen = widened(seen, self._space.low, self._space.high, np.inf)
             return scale_to_range(before, seen, not before.factor.any(), candidate.input_size)
         if kind == "narrow":
             margin = (self._space.high - self._space.low) / 2 * min(1.0, candidate.narrow_from / self._steps)
@@ -128,11 +130,18 @@ class RunScales:
             candidate = self._candidates[run]
             assert candidate.return_size is not None
             mine = returns[-candidate.capacity :, column]
-            self.scales[run] = scale_returns(self.scales[run], mine, candidate.return_size, candidate.centre)
+            size = candidate.return_size / (3 if self._is_rare(run) else 1)
+            self.scales[run] = scale_returns(self.scales[run], mine, size, candidate.centre)
+
+    def _is_rare(self, run: int) -> bool:
+        """Whether few of the transitions in the replay memory have a reward."""
+        candidate = self._candidates[run]
+        rewards = self._rewards[max(0, self._steps - candidate.capacity) : self._steps, run]
+        return candidate.rare > 0 and np.count_nonzero(rewards) < candidate.rare * len(rewards)
 
 
 def widened(
-    seen: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], margin: NDArray[np.float64]
+    seen: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], margin: NDArray[np.float64] | float
 ) -> NDArray[np.float64]:
     """The range that was seen and a margin on both sides, but not beyond bounds; none where no bound is finite.
 

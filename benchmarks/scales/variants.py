@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bdpi.learner.adam import BETA_1, BETA_2, EPSILON, AdamTensors
 from bdpi.learner.streams import LAUNCHING
-from bdpi.learner.torch import BETA_1, BETA_2, EPSILON, AdamTensors
 from scales.candidates import Candidate
 from scales.learning import Learning, initial_networks
 from scales.tasks import Space

@@ -1,13 +1,9 @@
 """Saved agents: complete, and harmless whatever is in the file."""
 
-import gc
 import io
 import json
 import os
 import pickle
-import subprocess
-import sys
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -28,7 +24,6 @@ from torch import nn
 from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, TabularBDPI
 from bdpi.agents.arguments import settings_of
 from bdpi.agents.encoding import decode, encode
-from bdpi.agents.files import replace_file
 from bdpi.agents.policies import MlpPolicy
 from bdpi.envs import ControlLoop
 
@@ -303,59 +298,6 @@ def test_values_that_json_does_not_have():
     generator.random(7)
     twin = decode(json.loads(json.dumps(encode(generator, arrays, "g"))), arrays)
     assert twin.random() == generator.random()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="nobody can ask whether a process exists there")
-def test_what_killed_processes_have_left_is_removed(tmp_path):
-    target = tmp_path / "agent.zip"
-    saving = """
-import pathlib, sys, time
-from bdpi.agents.files import replace_file
-
-
-def write(file):
-    print(file.write(bytes(1000)), flush=True)
-    time.sleep(60)
-
-
-replace_file(pathlib.Path(sys.argv[1]), write)
-"""
-    with subprocess.Popen([sys.executable, "-c", saving, target], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "1000\n"
-        process.kill()
-    (left,) = tmp_path.iterdir()
-    of_a_living_process = tmp_path / f".agent.zip.{os.getppid()}.partial"
-    of_another_file = tmp_path / f".other.zip.{process.pid}.partial"
-    of_an_import = tmp_path / f".agent.zip.{process.pid}.partial-wal"
-    for path in (of_a_living_process, of_another_file, of_an_import):
-        path.touch()
-    make().save(target)
-    assert left.exists()  # on another machine, somebody may be writing it
-    now = time.time()
-    for path in tmp_path.glob(".*"):
-        os.utime(path, (now - 120, now - 120))
-    make().save(target)
-    assert sorted(tmp_path.iterdir()) == sorted([target, of_a_living_process, of_another_file])
-    os.utime(of_a_living_process, (now - 2 * 24 * 3600,) * 2)
-    make().save(target)
-    assert sorted(tmp_path.iterdir()) == sorted([target, of_another_file])
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the archive, when it is forgotten
-def test_whoever_interrupts_a_save_is_told_so(tmp_path):
-    """Not that an archive cannot be closed, because a part of it was still open."""
-
-    def write(file: Any) -> None:
-        with zipfile.ZipFile(file, "w") as archive:
-            part = archive.open("part", "w")
-            part.write(b"one")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        replace_file(tmp_path / "agent.zip", write)
-    assert list(tmp_path.iterdir()) == []
-    gc.collect()  # the archive complains now, not in the middle of something else
 
 
 class Bomb:

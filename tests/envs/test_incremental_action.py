@@ -15,7 +15,7 @@ from stable_baselines3.common.monitor import Monitor
 
 from bdpi import BDPI
 from bdpi.envs.wrappers import IncrementalAction
-from bdpi.runs.plan import Plan
+from bdpi.runs.config import RunConfig
 from bdpi.runs.train import prepare
 
 UP, DOWN, COMMIT = 0, 1, 2
@@ -146,7 +146,7 @@ def test_there_is_one_monitor_and_it_is_inside() -> None:
 
 
 def test_runs_of_peers_count_real_steps(tmp_path: Path) -> None:
-    plan = Plan("PendulumIncrements-v0", "ppo", seed=1, episodes=2)
+    plan = RunConfig(environment="PendulumIncrements-v0", agent="ppo", seed=1, episodes=2)
     session = prepare(plan, tmp_path / "run")
     session.run()
     assert session.progress.episodes.lengths == [200, 200]

@@ -17,8 +17,8 @@ from bdpi import BDPI
 from bdpi.cli import app
 from bdpi.envs import ControlLoop
 from bdpi.export import export_onnx
+from bdpi.runs.config import RunConfig
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.plan import Plan
 from bdpi.runs.play import open_agent
 from bdpi.runs.train import prepare
 from small import Walk, quick_agent
@@ -40,7 +40,7 @@ def refused(result: Result, *words: str) -> None:
 
 def trained(folder: Path, environment: str, agent: str = "bdpi") -> Path:
     hyperparameters = {"n_steps": 16, "batch_size": 16} if agent == "ppo" else QUICK
-    plan = Plan(environment, agent, episodes=None, steps=60, hyperparameters=hyperparameters)
+    plan = RunConfig(environment=environment, agent=agent, episodes=None, steps=60, hyperparameters=hyperparameters)
     assert prepare(plan, folder).run().status == "finished"
     return folder
 

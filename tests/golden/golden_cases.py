@@ -24,7 +24,6 @@ from unittest.mock import patch
 
 import gymnasium as gym
 import numpy as np
-from emulator import emulated_kernels
 from gymnasium import spaces
 from safetensors.numpy import load as load_arrays
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
@@ -35,6 +34,7 @@ from bdpi import ABCDQN, BDPI, PAPER, ActorMimic, BootstrappedDQN, Population, T
 from bdpi.agents import PAPER_AGENTS
 from bdpi.cli import app
 from bdpi.envs import ControlLoop
+from emulator import emulated_kernels
 from small import Walk
 
 Result = dict[str, Any]

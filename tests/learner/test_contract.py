@@ -1,9 +1,8 @@
 """One contract: from the same parameters and the same batches, every learner makes the same parameters.
 
-The reference is PyTorch's learner on the CPU, which other tests compare with a textbook. The others are the native
-learner, PyTorch's learner on a GPU, where an epoch runs step by step first and is replayed as a graph from then on, and
-the fused kernels, those for a few runs and those for many, which run on a GPU where there is one and are emulated
-elsewhere.
+The oracle is the reference learner. The others are PyTorch's learner on the CPU, and on a GPU, where an epoch runs step
+by step first and is replayed as a graph from then on, the native learner, and the fused kernels, those for a few runs
+and those for many, which run on a GPU where there is one and are emulated elsewhere.
 """
 
 import copy
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from bdpi.learner import Hyperparameters, LearnerState, native, nvrtc
 from bdpi.learner.fused import is_suitable
-from bdpi.learner.rules import Conservative, Imitation
+from bdpi.learner.rules import ClippedDouble, Conservative, Imitation
 from bdpi.learner.tabular import TabularLearner
 from worlds import assert_same_state, make_learner, random_batches, random_state, random_transitions
 
@@ -26,11 +25,11 @@ pytestmark = pytest.mark.usefixtures("fused_kernels")
 INSTRUCTION_SETS = native.info()["supported"]
 needs_native = pytest.mark.skipif(not native.is_available(), reason="the compiled learner is not installed")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-MARKS = {"torch": (), "native": needs_native, "cuda": needs_cuda, "fused": (), "whole": ()}
+MARKS = {"reference": (), "torch": (), "native": needs_native, "cuda": needs_cuda, "fused": (), "whole": ()}
 PAIRS = [
     pytest.param(source, target, marks=marks)
     for kind, marks in MARKS.items()
-    for source, target in sorted({(kind, kind), (kind, "torch"), ("torch", kind)})
+    for source, target in sorted({(kind, kind), (kind, "reference"), ("reference", kind)})
 ]
 INPUTS = [  # numbers, or one-hot states, which no kernel for many runs trains
     pytest.param(kind, one_hot, marks=marks, id=f"{kind}-{'one-hot' if one_hot else 'numbers'}")
@@ -53,7 +52,7 @@ def default_epochs(kind: str, task: str, tolerance: float = 1e-5, **native_argum
     """
     sizes, one_hot = TASKS[task]
     state = random_state(sizes, sizes, 2)
-    reference = make_learner("torch", state, sizes, sizes, one_hot=one_hot)
+    reference = make_learner("reference", state, sizes, sizes, one_hot=one_hot)
     fast = make_learner(kind, state, sizes, sizes, one_hot=one_hot, **native_arguments)
     transitions = random_transitions(sizes[0], sizes[-1], one_hot)
     for epoch, allowed in enumerate([tolerance, 1e-4, 1e-4]):
@@ -67,36 +66,36 @@ def default_epochs(kind: str, task: str, tolerance: float = 1e-5, **native_argum
             rtol=10 * allowed,
             atol=1e-7,
         )
-    if kind != "native" and fast.device.type == "cuda":
+    if getattr(fast, "replay", None) is not None:
         assert fast.replay.reason == ""
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 @pytest.mark.parametrize("task", TASKS)
-def test_native_equals_torch_after_default_epochs(task, instruction_set):
+def test_native_equals_the_reference_after_default_epochs(task, instruction_set):
     default_epochs("native", task, instruction_set=instruction_set)
 
 
 @needs_cuda
 @pytest.mark.parametrize("task", TASKS)
-def test_cuda_equals_torch_after_default_epochs(task):
+def test_cuda_equals_the_reference_after_default_epochs(task):
     # PyTorch's Adam has 1 - beta_2 in float32 there, which makes second moments smaller by a share of 1.3e-5.
     default_epochs("cuda", task, tolerance=2e-5)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_a_gpu_that_is_not_the_first_equals_torch_after_default_epochs():
+def test_a_gpu_that_is_not_the_first_equals_the_reference_after_default_epochs():
     default_epochs("cuda:1", "table", tolerance=2e-5)
 
 
 @pytest.mark.skipif(not nvrtc.is_available(), reason="needs a GPU: default epochs take long in the emulation")
 @pytest.mark.parametrize("task", TASKS)
-def test_fused_equals_torch_after_default_epochs(task):
+def test_fused_equals_the_reference_after_default_epochs(task):
     default_epochs("fused", task)
 
 
 @pytest.mark.skipif(not nvrtc.is_available(), reason="needs a GPU: default epochs take long in the emulation")
-def test_whole_equals_torch_after_default_epochs():
+def test_whole_equals_the_reference_after_default_epochs():
     default_epochs("whole", "lander")
 
 
@@ -122,20 +121,20 @@ def random_epochs(kind: str, data: st.DataObject) -> None:
     hyper = Hyperparameters(
         critic_iterations=draw(st.integers(1, 3)),
         fit_steps=draw(st.integers(1, 5)),
-        critic_step_size=0.5,
+        critic_rule=ClippedDouble(0.5),
         actor_rule=draw(st.sampled_from([Conservative(0.2), Imitation(), Imitation(0.5), None])),
         learning_rate=1e-3,
         actor_learning_rate=2e-3,
     )
     if is_fused:
-        fits = (is_suitable(sizes, one_hot, batch_size, hyper.actor_rule, 0.0) for sizes in (actor_sizes, critic_sizes))
+        fits = (is_suitable(sizes, one_hot, batch_size, 0.0) for sizes in (actor_sizes, critic_sizes))
         assume(all(fits))
     native_arguments: dict[str, Any] = {}
     if kind == "native":
         native_arguments = {"batch_size": batch_size, "instruction_set": draw(st.sampled_from(INSTRUCTION_SETS))}
     state = random_state(actor_sizes, critic_sizes, n_critics, seed, priors=prior_scale > 0)
     networks = state, actor_sizes, critic_sizes, draw(st.sampled_from(["tanh", "relu"])), one_hot, prior_scale
-    reference, fast = make_learner("torch", *networks), make_learner(kind, *networks, **native_arguments)
+    reference, fast = make_learner("reference", *networks), make_learner(kind, *networks, **native_arguments)
     transitions = random_transitions(inputs, actions, one_hot, seed=seed, masked=draw(st.booleans()))
     start = copy.deepcopy(reference.state_dict())
 
@@ -164,29 +163,35 @@ def random_epochs(kind: str, data: st.DataObject) -> None:
     np.testing.assert_allclose(reference.q_values(states), fast.q_values(states), atol=1e-4)
 
 
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_torch_equals_the_reference_on_random_shapes(data):
+    random_epochs("torch", data)
+
+
 @needs_native
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_native_equals_torch_on_random_shapes(data):
+def test_native_equals_the_reference_on_random_shapes(data):
     random_epochs("native", data)
 
 
 @needs_cuda
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_cuda_equals_torch_on_random_shapes(data):
+def test_cuda_equals_the_reference_on_random_shapes(data):
     random_epochs("cuda", data)
 
 
 @settings(max_examples=40 if nvrtc.is_available() else 4, deadline=None)  # each has kernels to compile
 @given(data=st.data())
-def test_fused_equals_torch_on_random_shapes(data):
+def test_fused_equals_the_reference_on_random_shapes(data):
     random_epochs("fused", data)
 
 
 @settings(max_examples=40 if nvrtc.is_available() else 3, deadline=None)
 @given(data=st.data())
-def test_whole_equals_torch_on_random_shapes(data):
+def test_whole_equals_the_reference_on_random_shapes(data):
     random_epochs("whole", data)
 
 
@@ -280,6 +285,6 @@ def test_a_long_native_fit_ends_where_the_table_is(n_states, n_actions, seed):
     long_fit_against_table("native", n_states, n_actions, seed, Conservative(0.05))
 
 
-@pytest.mark.parametrize("kind", ["torch", pytest.param("cuda", marks=needs_cuda)])
-def test_a_long_fit_of_torch_ends_where_the_table_is(kind):
+@pytest.mark.parametrize("kind", ["reference", "torch", pytest.param("cuda", marks=needs_cuda)])
+def test_a_long_fit_ends_where_the_table_is(kind):
     long_fit_against_table(kind, 7, 3, 0, Conservative(0.05))

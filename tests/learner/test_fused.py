@@ -1,4 +1,4 @@
-"""The fused kernels against the PyTorch learner: on a GPU where there is one, else emulated on the CPU."""
+"""The fused kernels against the reference: on a GPU where there is one, else emulated on the CPU."""
 
 import sys
 from types import SimpleNamespace
@@ -11,8 +11,8 @@ from torch import nn
 from bdpi.learner import Hyperparameters, LearnerState, Transitions, nvrtc
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks, is_suitable
-from bdpi.learner.rules import Conservative, Imitation
-from bdpi.learner.torch import TorchLearner
+from bdpi.learner.reference import ReferenceLearner
+from bdpi.learner.rules import ClippedDouble, Conservative, Imitation
 
 pytestmark = pytest.mark.usefixtures("fused_kernels")
 
@@ -68,9 +68,9 @@ def test_fused_equals_torch(runs, case):
     sizes = FusedNetworks((n_inputs, actor_hidden, n_actions), (n_inputs, hidden, n_actions), one_hot, relu, runs)
     modules = (None if rule is None else network(actor_hidden)), network(hidden)
     fused = FusedLearner(*modules, state, sizes, "cuda" if nvrtc.is_available() else "cpu")
-    reference = TorchLearner(*modules, state, preprocess=fused.preprocess)
+    reference = ReferenceLearner(*modules, state, preprocess=fused.preprocess)
     for epoch in range(2):
-        hyper = Hyperparameters(2, 2, 0.3, 1e-3 / (epoch + 1), 2e-3, rule)
+        hyper = Hyperparameters(2, 2, ClippedDouble(0.3), 1e-3 / (epoch + 1), 2e-3, rule)
         batches, order = rng.integers(0, n, (2, batch_size)), rng.permutation(3)[:2]
         expected, found = (learner.epoch(transitions, batches, order, hyper) for learner in (reference, fused))
         assert found.critic_loss == pytest.approx(expected.critic_loss, rel=1e-3)
@@ -112,8 +112,8 @@ def test_bindings_count_if_they_find_the_compiler(monkeypatch):
 
 
 def test_what_fits():
-    def fits(sizes, one_hot=False, batch_size=256, rule=None, prior_scale=0.0):
-        return is_suitable(sizes, one_hot, batch_size, rule or Conservative(), prior_scale)
+    def fits(sizes, one_hot=False, batch_size=256, prior_scale=0.0):
+        return is_suitable(sizes, one_hot, batch_size, prior_scale)
 
     assert fits([8, 256, 4])
     assert fits([64, 32, 4], one_hot=True)

@@ -14,7 +14,8 @@ from bdpi.agents.policies import CnnPolicy
 from bdpi.learner import Hyperparameters, LearnerState, Transitions
 from bdpi.learner.functional import FunctionalNetwork, NetworkStack, flatten_parameters
 from bdpi.learner.interface import NetworkState
-from bdpi.learner.pictures import REMEDY, Layer, PictureNetworks, Place, find_picture_networks, lay_out, why_not
+from bdpi.learner.picture_layers import Layer, PlacedLayer
+from bdpi.learner.pictures import REMEDY, PictureNetworks, find_picture_networks, lay_out, why_not
 from bdpi.learner.torch import TorchLearner
 from worlds import random_batches
 
@@ -42,10 +43,10 @@ def reference(layer: Layer, images: Tensor, weights: Tensor, biases: Tensor) -> 
     return sums.permute(0, 2, 3, 1)
 
 
-def parameters_of(layer: Layer, k: int = 3) -> tuple[Place, Tensor]:
+def parameters_of(layer: Layer, k: int = 3) -> tuple[PlacedLayer, Tensor]:
     """Room for the parameters of some networks, with others before, between and behind those of the layer."""
     shape = layer.outputs, layer.channels, *layer.kernel
-    place = Place(layer, 2, 5 + math.prod(shape), shape, layer.channels)
+    place = PlacedLayer(layer, 2, 5 + math.prod(shape), shape, layer.channels)
     return place, torch.full((k, place.biases + layer.outputs + 1), torch.nan, device=DEVICE)
 
 
@@ -100,14 +101,14 @@ def test_weights_are_turned_round_and_padded(shape: tuple[int, int, int, int]) -
     outputs, channels, *kernel = shape
     padded = 4 * math.ceil(channels / 4)
     flat = torch.randn(2, 7 + math.prod(shape) + outputs, device=DEVICE)
-    place = Place(Layer(*kernel, padded, outputs, (kernel[0], kernel[1])), 7, 7 + math.prod(shape), shape, padded)
+    place = PlacedLayer(Layer(*kernel, padded, outputs, (kernel[0], kernel[1])), 7, 7 + math.prod(shape), shape, padded)
     expected = nn.functional.pad(place.weights_of(flat).permute(0, 1, 3, 4, 2), (0, padded - channels))
     assert torch.equal(arrange(place, flat), expected.bfloat16())
 
 
 @pytest.mark.parametrize(("k", "size"), [(1, 7), (3, 2500)])
 def test_adam_is_pytorchs(k: int, size: int) -> None:
-    from bdpi.learner.torch import AdamTensors
+    from bdpi.learner.adam import AdamTensors
 
     start = torch.randn(k, size)
     mine = AdamTensors(NetworkState.fresh(start.numpy().copy()), DEVICE)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from bdpi.learner import Hyperparameters, native
-from bdpi.learner.rules import Conservative
+from bdpi.learner.rules import ClippedDouble, Conservative
 from bdpi.learner.scales import Scales, rescale_critics, returns_to_go, scale_returns, scale_to_range, size_of
 from worlds import assert_same_state, make_learner, random_batches, random_state, random_transitions
 
 pytestmark = pytest.mark.usefixtures("fused_kernels")
 
 needs_native = pytest.mark.skipif(not native.is_available(), reason="the compiled learner is not installed")
-KINDS = [pytest.param("native", marks=needs_native), "torch", "fused", "whole"]
+KINDS = [pytest.param("native", marks=needs_native), "torch", "reference", "fused", "whole"]
 
 
 def some_scales(n_inputs: int) -> Scales:
@@ -36,7 +36,7 @@ def test_scaled_transitions_teach_what_transformed_ones_do(kind, one_hot):
         seen = {name: scales.inputs(getattr(raw, name)) for name in ("observations", "next_observations")}
         transformed = dataclasses.replace(transformed, **seen)
     state, batches = random_state(sizes, sizes, 2), random_batches(2, 2, 32)
-    hyperparameters = Hyperparameters(2, 3, 0.2, 1e-3, 1e-3, Conservative(0.05))
+    hyperparameters = Hyperparameters(2, 3, ClippedDouble(0.2), 1e-3, 1e-3, Conservative(0.05))
     learners = []
     for transitions in (dataclasses.replace(raw, scales=scales), transformed):
         learner = make_learner(kind, state, sizes, sizes, one_hot=one_hot)
@@ -106,7 +106,7 @@ def rescaled(state: dict) -> dict:
 def test_rescaled_critics_predict_the_same(kind):
     transitions, batches = random_transitions(5, 3, one_hot=False), random_batches(2, 2, 32)
     learner = make_learner(kind, random_state(SIZES, SIZES, 2), SIZES, SIZES)
-    hyperparameters = Hyperparameters(2, 3, 0.2, 1e-3, 1e-3, Conservative(0.05))
+    hyperparameters = Hyperparameters(2, 3, ClippedDouble(0.2), 1e-3, 1e-3, Conservative(0.05))
     for _ in range(3):
         learner.epoch(dataclasses.replace(transitions, scales=BEFORE), *batches, hyperparameters)
     observations = transitions.observations[:50]
@@ -119,7 +119,7 @@ def test_rescaled_critics_predict_the_same(kind):
 def test_rescaled_moments_are_those_of_gradients_with_the_new_scales(kind):
     """With a learning rate of 0, parameters stay, and moments are the gradient and its square, times a constant."""
     transitions, batches = random_transitions(5, 3, one_hot=False), random_batches(2, 2, 32)
-    only_moments = Hyperparameters(1, 1, 0.2, 0.0, 0.0, Conservative(0.05))
+    only_moments = Hyperparameters(1, 1, ClippedDouble(0.2), 0.0, 0.0, Conservative(0.05))
     first = make_learner(kind, random_state(SIZES, SIZES, 2), SIZES, SIZES)
     second = make_learner(kind, random_state(SIZES, SIZES, 2), SIZES, SIZES)
     second.load_state_dict(rescaled(second.state_dict()))

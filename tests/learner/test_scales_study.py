@@ -8,7 +8,7 @@ from torch import nn
 
 from bdpi.learner import Hyperparameters, LearnerState, Transitions, nvrtc
 from bdpi.learner.fused import FusedLearner, FusedNetworks
-from bdpi.learner.rules import Conservative
+from bdpi.learner.rules import ClippedDouble, Conservative
 from bdpi.learner.scales import Scales
 from scales import loop, tasks, workers
 from scales.analyse import History
@@ -85,7 +85,7 @@ def test_an_epoch_is_that_of_a_single_learner():
             scales=scales[run],
         )
         rates = candidate.rates
-        hyper = Hyperparameters(2, 2, rates[2], rates[0], rates[1], Conservative(candidate.trust_region))
+        hyper = Hyperparameters(2, 2, ClippedDouble(rates[2]), rates[0], rates[1], Conservative(candidate.trust_region))
         chosen = (part[run].long().cpu().numpy() for part in (learning.tensors.batches, learning.tensors.order))
         single.epoch(experience, *chosen, hyper)
         for mine, theirs in ((learning.critics, single.critics), (learning.actors, single.actor)):
@@ -220,6 +220,20 @@ def test_margins_become_narrow():
             ((_, after),) = scales.estimate([0]).values()
             widths.append(2 / after.factor)
     assert np.array(widths) == pytest.approx(np.array([[1, 1], [0.6, 1], [0.35, 1]]))
+
+
+@pytest.mark.parametrize("n_rewards", [1, 3])
+def test_bounds_count_where_rewards_are_rare(n_rewards):
+    space = tasks.Space(2, 2, False, np.array([0.0, -np.inf]), np.array([1.0, np.inf]))
+    scales = RunScales([Candidate(observations="range", return_size=9.0, rare=0.2)], space, 20)
+    nothing = {"discounts": np.zeros(1), "ended": np.zeros(1, bool)}
+    for step in range(10):
+        rewards = np.array([2.0 if step < n_rewards else 0.0])
+        scales.add({"final": np.array([[0.1 * (step % 2), step % 2]]), "rewards": rewards, **nothing})
+    ((_, after),) = scales.estimate([0]).values()
+    is_rare = n_rewards == 1
+    assert 2 / after.factor == pytest.approx([1.0 if is_rare else 0.1, 1])
+    assert after.return_factor == pytest.approx(1.5 if is_rare else 4.5)
 
 
 def test_new_scales_of_observations_can_leave_networks_as_they_are():

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from bdpi.learner import Hyperparameters, LearnerState, Transitions, nvrtc
-from bdpi.learner.rules import Conservative
+from bdpi.learner.rules import ClippedDouble, Conservative
 from bdpi.learner.scales import Scales
 from bdpi.learner.torch import TorchLearner
 from scales import loop, tasks
@@ -96,7 +96,7 @@ def test_layer_norm_and_priors_are_those_of_any_module(space, changes):
     single = TorchLearner(actor, critic, state, "cpu", preprocess, candidate.prior)
     names = "observations", "actions", "rewards", "discounts", "next_observations"
     experience = Transitions(*(getattr(learning.memory, name)[0].cpu().numpy() for name in names))
-    hyper = Hyperparameters(3, 4, 0.2, 1e-3, 1e-3, Conservative(candidate.trust_region))
+    hyper = Hyperparameters(3, 4, ClippedDouble(0.2), 1e-3, 1e-3, Conservative(candidate.trust_region))
     for _ in range(2):
         train(learning)
         chosen = (part[0].long().cpu().numpy() for part in (learning.tensors.batches, learning.tensors.order))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bdpi.learner import Hyperparameters, Transitions
-from bdpi.learner.rules import Conservative
+from bdpi.learner.rules import ClippedDouble, Conservative
 from bdpi.learner.tabular import TabularLearner, actor_targets, assign, critic_targets, group
 
 
@@ -32,7 +32,7 @@ BATCH, CRITIC = np.array([[0]]), np.array([0])
 def test_one_iteration_by_hand():
     # a* = 1 at state 1 by Q_A; V = min(4, 2) = 2; Q'(0, 0) = 1 + 0.5 (10 + 0.9 * 2 - 1) = 6.4
     learner = learner_with([[1.0, 0.0], [3.0, 4.0]], [[0.0, 0.0], [9.0, 2.0]])
-    hyper = Hyperparameters(critic_iterations=1, critic_step_size=0.5, actor_rule=Conservative(0.05))
+    hyper = Hyperparameters(critic_iterations=1, critic_rule=ClippedDouble(0.5), actor_rule=Conservative(0.05))
     learner.epoch(one_transition(0, 0, 10.0, 0.9, 1), BATCH, CRITIC, hyper)
     np.testing.assert_allclose(learner.critics[0, 0], [[6.4, 0.0], [3.0, 4.0]], rtol=1e-6)
     np.testing.assert_array_equal(learner.critics[0, 1], [[0.0, 0.0], [9.0, 2.0]])
@@ -45,7 +45,7 @@ def test_one_iteration_by_hand():
 def test_the_second_iteration_trains_the_other_table_with_swapped_roles():
     # then, with B in the role of A: a* = 0 by Q_B; V = min(9, 3) = 3; Q_B(0, 0) = 0 + 0.5 (10 + 0.9 * 3 - 0) = 6.35
     learner = learner_with([[1.0, 0.0], [3.0, 4.0]], [[0.0, 0.0], [9.0, 2.0]])
-    hyper = Hyperparameters(critic_iterations=2, critic_step_size=0.5)
+    hyper = Hyperparameters(critic_iterations=2, critic_rule=ClippedDouble(0.5))
     learner.epoch(one_transition(0, 0, 10.0, 0.9, 1), BATCH, CRITIC, hyper)
     assert learner.critics[0, 0, 0, 0] == pytest.approx(6.4, rel=1e-6)
     assert learner.critics[0, 1, 0, 0] == pytest.approx(6.35, rel=1e-6)
@@ -68,7 +68,7 @@ def test_the_actor_follows_the_last_targets_not_the_fitted_table():
         np.array([1, 1]),
     )
     learner = TabularLearner(2, 2, 1)
-    hyper = Hyperparameters(critic_iterations=1, critic_step_size=1.0, actor_rule=Conservative(1.0))
+    hyper = Hyperparameters(critic_iterations=1, critic_rule=ClippedDouble(1.0), actor_rule=Conservative(1.0))
     learner.epoch(transitions, np.array([[0, 1]]), CRITIC, hyper)
     np.testing.assert_allclose(learner.critics[0, 0, 0], [0.5, 2.5])  # least squares: means over the two rows
     np.testing.assert_allclose(learner.actor[0], [0.5, 0.5])  # one vote each; the fitted table would say action 1
@@ -102,9 +102,8 @@ def test_assign_takes_the_mean_of_repeated_states():
 
 
 def test_ties_go_to_the_first_action():
-    targets = critic_targets(
-        np.zeros((1, 3)), np.ones((1, 3)), np.array([[5.0, 0.0, 0.0]]), np.array([1]), np.zeros(1), np.ones(1), 1.0
-    )
+    q = np.zeros((1, 3)), np.ones((1, 3)), np.array([[5.0, 0.0, 0.0]])
+    targets = critic_targets(ClippedDouble(1.0), *q, np.array([1]), np.zeros(1), np.ones(1))
     np.testing.assert_allclose(targets, [[0.0, 1.0, 0.0]])  # V = min(Q_A, Q_B) of action 0 = min(1, 5)
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from bdpi.learner import Hyperparameters, LearnerState, Transitions
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.interface import Ring
+from bdpi.learner.reference import ReferenceLearner
 from bdpi.learner.torch import TorchLearner
-from textbook import TextbookLearner
 from worlds import random_batches
 
 
@@ -73,25 +73,19 @@ def image_transitions(n: int = 60) -> Transitions:
     return Transitions(images[0], rng.integers(0, 3, n), rewards, discounts, images[1])
 
 
-def compare_with_textbook(make_module, transitions, device="cpu") -> TorchLearner:
+def compare_with_reference(make_module, transitions, device="cpu") -> TorchLearner:
     torch.manual_seed(1)
-    actor, critics = make_module(), [[make_module(), make_module()] for _ in range(3)]
-    state = LearnerState.fresh(
-        flatten_parameters(actor), np.array([[flatten_parameters(m) for m in pair] for pair in critics])
-    )
+    parameters = np.array([flatten_parameters(make_module()) for _ in range(7)])
+    state = LearnerState.fresh(parameters[0], parameters[1:].reshape(3, 2, -1))
     learner = TorchLearner(make_module(), make_module(), state, device)
+    reference = ReferenceLearner(make_module(), make_module(), state)
     hyper = Hyperparameters(critic_iterations=3, fit_steps=3, learning_rate=1e-3, actor_learning_rate=2e-3)
     batches, order = random_batches(3, 3, 16, n=60)
-    learner.epoch(transitions, batches, order, hyper)
-    originals = [list(pair) for pair in critics]
-    TextbookLearner(actor, critics, hyper).epoch(transitions, batches, order, hyper)
-    result = learner.state_dict()
-    np.testing.assert_allclose(result["actor.parameters"], flatten_parameters(actor), atol=1e-5)
-    for number, pair in enumerate(originals):
-        for role, module in enumerate(pair):
-            np.testing.assert_allclose(
-                result["critics.parameters"][number, role], flatten_parameters(module), atol=1e-5
-            )
+    for each in (learner, reference):
+        each.epoch(transitions, batches, order, hyper)
+    result, expected = learner.state_dict(), reference.state_dict()
+    for name, array in expected.items():
+        np.testing.assert_allclose(result[name], array, atol=1e-5, err_msg=name)
     assert result["active"].tolist() == [1, 1, 1]
     return learner
 
@@ -100,26 +94,26 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
-def test_perceptrons_are_trained_as_the_textbook_says(device):
+def test_perceptrons_are_trained_as_the_reference_does(device):
     def perceptron():
         return nn.Sequential(nn.Flatten(), nn.Linear(2 * 7 * 9, 20), nn.Tanh(), nn.Linear(20, 3))
 
-    learner = compare_with_textbook(perceptron, image_transitions(), device)
+    learner = compare_with_reference(perceptron, image_transitions(), device)
     assert learner._critic_networks.can_be_mapped == {"values": True, "gradients": True}
 
 
-def test_convolutions_are_trained_one_after_the_other_as_the_textbook_says():
-    learner = compare_with_textbook(convolutions, image_transitions())
+def test_convolutions_are_trained_one_after_the_other_as_the_reference_does():
+    learner = compare_with_reference(convolutions, image_transitions())
     assert learner._critic_networks.can_be_mapped == {}  # nothing was a stack
 
 
-def test_stacks_of_convolutions_are_trained_as_the_textbook_says(monkeypatch):
+def test_stacks_of_convolutions_are_trained_as_the_reference_does(monkeypatch):
     monkeypatch.setattr("bdpi.learner.torch.has_convolutions", lambda module: False)
-    learner = compare_with_textbook(convolutions, image_transitions())
+    learner = compare_with_reference(convolutions, image_transitions())
     assert learner._critic_networks.can_be_mapped == {"values": True, "gradients": True}
 
 
-def test_dictionaries_are_trained_as_the_textbook_says():
+def test_dictionaries_are_trained_as_the_reference_does():
     images = image_transitions()
     rng = np.random.default_rng(1)
 
@@ -133,17 +127,17 @@ def test_dictionaries_are_trained_as_the_textbook_says():
         images.discounts,
         with_vector(images.next_observations),
     )
-    learner = compare_with_textbook(TwoInputs, transitions)
+    learner = compare_with_reference(TwoInputs, transitions)
     assert learner.policy({key: part[:4] for key, part in transitions.observations.items()}).shape == (4, 3)
 
 
 def test_modules_that_cannot_be_batched_are_looped_over():
-    learner = compare_with_textbook(Branching, image_transitions())
+    learner = compare_with_reference(Branching, image_transitions())
     assert learner._critic_networks.can_be_mapped == {"values": False, "gradients": False}
 
 
-def test_custom_autograd_functions_are_trained_as_the_textbook_says():
-    learner = compare_with_textbook(Custom, image_transitions())
+def test_custom_autograd_functions_are_trained_as_the_reference_does():
+    learner = compare_with_reference(Custom, image_transitions())
     assert learner._critic_networks.can_be_mapped["gradients"] is False
 
 

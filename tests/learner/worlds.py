@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from bdpi.learner import LearnerState, Transitions, nvrtc
+from bdpi.learner import Learner, LearnerState, Transitions, nvrtc
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.native import NativeLearner
+from bdpi.learner.reference import ReferenceLearner
 from bdpi.learner.torch import TorchLearner
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
@@ -84,11 +85,11 @@ def make_learner(
     one_hot: bool = False,
     prior_scale: float = 0.0,
     **native_arguments: Any,
-) -> TorchLearner | NativeLearner:
+) -> Learner:
     """A learner of perceptrons.
 
-    :param kind: native, torch, cuda or cuda:1 (PyTorch on a GPU), fused (kernels on a GPU, or on an emulation of one),
-        or whole (the kernels for many runs, which have a program for each network)
+    :param kind: reference, native, torch, cuda or cuda:1 (PyTorch on a GPU), fused (kernels on a GPU, or on an
+        emulation of one), or whole (the kernels for many runs, which have a program for each network)
     """
     if kind == "native":
         arguments = {"activation": activation, "one_hot": one_hot, "prior_scale": prior_scale, **native_arguments}
@@ -103,6 +104,8 @@ def make_learner(
     def preprocess(tensor: torch.Tensor) -> torch.Tensor:
         return nn.functional.one_hot(tensor, critic_sizes[0]).float() if one_hot else tensor.float()
 
+    if kind == "reference":
+        return ReferenceLearner(*modules, state, preprocess, prior_scale)
     return TorchLearner(*modules, state, "cpu" if kind == "torch" else kind, preprocess, prior_scale)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bdpi.runs.store import Place, StoredRun
+from bdpi.runs.config import Place, RunConfig, RunRecord, RunStatus, State
+from bdpi.runs.results import StoredRun
 
 LAKE, LANDER, TABLE = "FrozenLake8x8-v1", "LunarLander-v3", "TableLong-v0"
 
@@ -19,22 +20,30 @@ def run(
     seed: int = 0,
     row: str = "algorithms",
     environment: str = LAKE,
-    status: str = "finished",
+    status: State = "finished",
     study: str = "figure2",
+    episodes: int = 300,
+    hyperparameters: dict[str, Any] | None = None,
+    configuration: dict[str, tuple[int, int]] | None = None,
     **others: Any,
 ) -> StoredRun:
     returns = np.asarray(returns, np.float64)
-    config = {
-        "environment": environment,
-        "agent": series.lower(),
-        "seed": seed,
-        "hyperparameters": {"n_critics": 16},
-        "versions": {"python": "3.11.7", "bdpi": "0.1.0"},
-        "command": ["bdpi", "train", environment, "--seed", str(seed)],
-    }
+    config = RunConfig(
+        environment=environment,
+        agent=series.lower(),
+        seed=seed,
+        episodes=episodes,
+        hyperparameters={"n_critics": 16} if hyperparameters is None else hyperparameters,
+    )
+    about = RunStatus(
+        status=status,
+        versions={"python": "3.11.7", "bdpi": "0.1.0"},
+        command=["bdpi", "train", environment, "--seed", str(seed)],
+        configuration=configuration,
+    )
+    place = Place(study, row, environment, series, seed)
     lengths = np.full(len(returns), 20, np.int64)
-    settings = {"config": config, **others}
-    return StoredRun(Place(study, row, environment, series, seed), status, returns, lengths, **settings)
+    return StoredRun(place, RunRecord(config, about), returns, lengths, **others)
 
 
 def learned(seed: int, best: float, episodes: int = 60, first: float = 0.0) -> np.ndarray:

@@ -10,7 +10,7 @@ from PIL import Image
 from bdpi.report.entropy import EARLY_STEPS, entropies_of, running_average
 from bdpi.report.figure import draw_entropy, draw_figure
 from bdpi.report.panels import rows_of
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 
 
 def pixels(path: Path, colour: str) -> int:

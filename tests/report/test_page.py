@@ -16,7 +16,7 @@ from bdpi.report import page as page_module
 from bdpi.report.page import make_page
 from bdpi.report.panels import rows_of
 from bdpi.report.statistics import learning_curve
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 
 EVIL = '</script><script>alert(\'&"x")</script><img src=x onerror=alert(1)>'
 
@@ -91,10 +91,9 @@ def test_curves_are_those_of_the_statistics() -> None:
 
 
 def test_texts_of_runs_cannot_become_markup() -> None:
-    stored = run([1.0, 2.0], series=EVIL, row=EVIL, environment=EVIL, study=EVIL, status=EVIL)
-    stored.config[EVIL] = {EVIL: [EVIL]}
-    stored.config["versions"] = {EVIL: EVIL}
-    innocent = Reader(made([run([1.0, 2.0], environment="X-v0", status="odd")]))
+    stored = run([1.0, 2.0], series=EVIL, row=EVIL, environment=EVIL, study=EVIL, hyperparameters={EVIL: [EVIL]})
+    stored.record.status.versions = {EVIL: EVIL}
+    innocent = Reader(made([run([1.0, 2.0], environment="X-v0")]))
     reader = Reader(made([stored], title=EVIL, command=EVIL))
     assert reader.tags.count("script") == innocent.tags.count("script") == 2
     assert reader.tags.count("img") == 0
@@ -109,8 +108,8 @@ def test_texts_of_runs_cannot_become_markup() -> None:
         [run([])],
         [run([1.0])],
         [run([float("nan"), float("inf"), 1.0], seed=seed) for seed in range(2)],
-        [run([1.0, 2.0], config={"": {}, "a": {"b": {"c": 1}}, "a.b": 2, "versions": None, "result": 3})],
-        [run([1.0], config={"x": np.float32(1), "y": {1, 2}}, seed=1), run([1.0], config={"x": {}}, seed=2)],
+        [run([1.0, 2.0], hyperparameters={"": {}, "a": {"b": {"c": 1}}, "a.b": 2})],
+        [run([1.0], hyperparameters={"x": np.float32(1), "y": {1, 2}}), run([1.0], hyperparameters={"x": {}}, seed=2)],
     ],
     ids=["no runs", "no episodes", "one episode", "not finite", "odd configuration", "odd values"],
 )
@@ -121,8 +120,8 @@ def test_whatever_runs_there_are_have_a_page(runs: list[StoredRun]) -> None:
 
 
 def test_configurations_are_shown_once_and_differences_by_run() -> None:
-    runs = [run([1.0], seed=seed) for seed in range(3)]
-    runs[2].config["hyperparameters"] = {"n_critics": 99, "new": True}
+    runs = [run([1.0], seed=seed) for seed in range(2)]
+    runs.append(run([1.0], seed=2, hyperparameters={"n_critics": 99, "new": True}))
     text = made(runs)
     section = html.unescape(text[text.index('id="configurations"') :])
     assert section.count('"agent": "bdpi"') == 1
@@ -166,8 +165,8 @@ def test_films_that_are_none_or_too_many_are_left_out(tmp_path: Path, monkeypatc
 
 def test_versions_are_counted_where_they_differ() -> None:
     runs = [run([1.0], seed=seed) for seed in range(3)]
-    runs[0].config["versions"] = {"numpy": "1.26.0"}
-    runs[1].config["versions"] = runs[2].config["versions"] = {"numpy": "2.4.6"}
+    for each, version in zip(runs, ("1.26.0", "2.4.6", "2.4.6"), strict=True):
+        each.record.status.versions = {"numpy": version}
     assert "2.4.6 (2 runs), 1.26.0 (1 run)" in made(runs)
 
 
@@ -186,8 +185,8 @@ def test_a_study_of_full_size_stays_small() -> None:
 def test_what_runs_found_about_themselves_is_shown_with_the_runs_concerned() -> None:
     found = {"code": "rewards-equal", "message": f"All rewards are 0 {EVIL}", "remedy": "Check the reward function."}
     poor, good = run(np.zeros(30), seed=3), run(np.arange(30), seed=4)
-    poor.config["findings"] = [found]
-    good.config["findings"] = []
+    poor.record.status.findings = [found]
+    good.record.status.findings = []
     reader = Reader(made([poor, good]))
     assert "Why runs may not learn" in reader.text
     assert found["message"] in reader.text

@@ -13,7 +13,7 @@ from made_up import LAKE, LANDER, TABLE, run, study
 from bdpi.report.page import make_page
 from bdpi.report.panels import rows_of
 from bdpi.report.statistics import learning_curve
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason=f"no browser: none of {', '.join(NAMES)} is installed")
 EVIL = "<!-- <script </script><script>window.evil = 1</script><img src=x onerror='window.evil = 1'>"

@@ -56,9 +56,7 @@ def test_unfinished_runs_are_counted_by_their_status() -> None:
 
 
 def test_a_run_that_failed_with_all_its_episodes_is_used() -> None:
-    complete, half = (run([number] * number, seed=number, status="failed") for number in (4, 2))
-    for each in (complete, half):
-        each.config["episodes"] = 4
+    complete, half = (run([number] * number, seed=number, status="failed", episodes=4) for number in (4, 2))
     (row,) = rows_of([complete, half, run([1.0] * 4, seed=5)])
     assert [used.place.seed for used in row.panels[0].series[0].used] == [4, 5]
 

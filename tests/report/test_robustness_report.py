@@ -1,5 +1,6 @@
 """Reports on runs with random configurations."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,30 +11,24 @@ from PIL import Image
 from bdpi.report import write_report
 from bdpi.report.configurations import comparisons_of
 from bdpi.report.robustness import draw_importances, draw_robustness, robustness_tables, stretched
+from bdpi.runs.config import State
 from bdpi.runs.errors import RunError
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 from bdpi.studies import load_study
 
 EPISODES = 30
 SPACES = {series.name: series.space for series in load_study("robustness").series}
 
 
-def drawn(series: str, number: int, best: float, environment: str = LANDER, status: str = "finished") -> StoredRun:
+def drawn(series: str, number: int, best: float, environment: str = LANDER, status: State = "finished") -> StoredRun:
     """A run of the study whose score follows its learning rate, mostly."""
     space = SPACES[series]
     assert space is not None
     configuration = space.draw(series, number)
-    policy = {"net_arch": configuration.settings["net_arch"]}
-    config = {
-        "environment": environment,
-        "agent": series.lower(),
-        "hyperparameters": {k: v for k, v in configuration.settings.items() if k != "net_arch"},
-        "policy_kwargs": policy,
-        "configuration": {name: list(entry) for name, entry in configuration.indices.items()},
-    }
     returns = best * configuration.indices["learning_rate"][0] + learned(number, 1.0, EPISODES)
     place = {"study": "robustness", "row": "robustness", "environment": environment}
-    return run(returns, series=series, seed=number, status=status, config=config, **place)
+    drawn = {"hyperparameters": configuration.settings, "configuration": dict(configuration.indices)}
+    return run(returns, series=series, seed=number, status=status, **drawn, **place)
 
 
 def robustness(configs: int = 40) -> list[StoredRun]:
@@ -57,7 +52,7 @@ def test_scores_are_total_rewards_of_finished_runs() -> None:
 
 def test_the_episodes_that_all_finished_runs_have_are_counted() -> None:
     short = drawn("BDPI", 41, 10.0)
-    short = StoredRun(short.place, "finished", short.returns[:5], short.lengths[:5], config=short.config)
+    short = replace(short, returns=short.returns[:5], lengths=short.lengths[:5])
     (comparison,) = comparisons_of([*robustness(), short])
     assert comparison.n_episodes == 5
     assert comparison.algorithms[0].scores[3] == pytest.approx(robustness()[3].returns[:5].sum())
@@ -65,7 +60,7 @@ def test_the_episodes_that_all_finished_runs_have_are_counted() -> None:
 
 def test_runs_from_different_spaces_are_not_mixed() -> None:
     other = drawn("BDPI", 3, 10.0)
-    other.config["configuration"]["n_critics"] = [0, 2]
+    other.record.status.configuration["n_critics"] = (0, 2)  # type: ignore[index]
     with pytest.raises(RunError, match="the runs of BDPI were drawn from 2 different spaces: keep them in two folders"):
         comparisons_of([*robustness(), other])
 
@@ -74,7 +69,7 @@ def test_the_tables() -> None:
     scores, importance, best = robustness_tables(comparisons_of(robustness()))
     bdpi, ppo = scores.rows
     # PPO's best is below all configurations of BDPI that have the best learning rate, and above all others.
-    best_rate = np.mean([run.config["configuration"]["learning_rate"][0] == 4 for run in robustness()[:40]])
+    best_rate = np.mean([run.record.status.configuration["learning_rate"][0] == 4 for run in robustness()[:40]])
     assert bdpi[:3] == ("LunarLander, 30 episodes", "BDPI", "40")
     assert ppo[2] == "20 of 22 (1 failed, 1 running)"
     assert (bdpi[5], ppo[5]) == ("1167", "2452")

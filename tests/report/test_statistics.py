@@ -10,14 +10,14 @@ import pytest
 from made_up import learned, run
 
 from bdpi.report import statistics
-from bdpi.report.panels import Series, rows_of
+from bdpi.report.panels import StoredSeries, rows_of
 
 # Scores of two agents on two environments: (runs, environments).
 X = np.array([[0.1, 12.0], [0.7, 8.0], [0.65, 9.5], [0.9, 30.0], [0.2, 11.0], [0.55, 10.0]])
 Y = np.array([[0.3, 7.0], [0.1, 9.0], [0.6, 9.5], [0.05, 2.0], [0.2, 3.0]])
 
 
-def series_of(*returns: Any) -> Series:
+def series_of(*returns: Any) -> StoredSeries:
     (row,) = rows_of(run(each, seed=seed) for seed, each in enumerate(returns))
     return row.panels[0].series[0]
 

@@ -8,8 +8,8 @@ from made_up import LAKE, LANDER, TABLE, run, study
 
 from bdpi.report.panels import rows_of
 from bdpi.report.statistics import Estimate
-from bdpi.report.tables import Table, estimate_text, markdown, tables_of, unfinished
-from bdpi.runs.store import StoredRun
+from bdpi.report.tables import TextTable, estimate_text, markdown, tables_of, unfinished
+from bdpi.runs.results import StoredRun
 
 
 def table(runs: list[StoredRun], title: str, row: int = 0) -> list[dict[str, str]]:
@@ -174,5 +174,5 @@ def test_markdown_stays_a_table_whatever_names_are_in_it() -> None:
 
 
 def test_markdown_aligns_numbers_to_the_right() -> None:
-    text = markdown(Table("Title", ("name", "value"), 1, (("a", "1"),), "Note."))
+    text = markdown(TextTable("Title", ("name", "value"), 1, (("a", "1"),), "Note."))
     assert text == "### Title\n\n| name | value |\n| :--- | ---: |\n| a | 1 |\n\nNote.\n"

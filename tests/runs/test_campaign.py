@@ -22,12 +22,13 @@ import pytest
 from bdpi.learner import nvrtc
 from bdpi.report import write_report
 from bdpi.runs.campaign import Tally, run_campaign
+from bdpi.runs.config import Place, RunConfig, RunRecord, RunStatus
+from bdpi.runs.episodes import Episodes, Summary, summarize
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import Executor, make_executor, population
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import Job, check_jobs, episodes_done, execute, status_of
-from bdpi.runs.plan import Plan
-from bdpi.runs.store import Place, StoredRun, read_run, read_runs, with_archived, write_archive, write_index
+from bdpi.runs.results import StoredRun, read_run, read_runs, with_archived, write_archive, write_index
 from bdpi.runs.train import prepare_resumption
 
 SMALL = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 2, "batch_size": 16}
@@ -36,7 +37,7 @@ SMALL = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 2, "batch_size": 1
 def job(root: Path, series: str = "BDPI", seed: int = 0, **plan: Any) -> Job:
     plan = {"environment": "FrozenLake-v1", "episodes": 15, "hyperparameters": SMALL, "seed": seed, **plan}
     place = Place("small", "algorithms", plan["environment"], series, seed)
-    return Job(place, Plan(**plan), root / "small" / f"{series}-seed{seed}")
+    return Job(place, RunConfig(**plan), root / "small" / f"{series}-seed{seed}")
 
 
 def small_study(root: Path, **plan: Any) -> list[Job]:
@@ -131,7 +132,7 @@ def test_a_finished_run_is_kept_until_a_longer_one_has_finished(tmp_path: Path, 
 def test_an_interrupted_attempt_is_not_taken_for_a_finished_run(tmp_path: Path) -> None:
     """Not even where it has the episodes that are wanted now: it was to have more."""
     _, longer = a_run_that_must_start_over(tmp_path, "dqn")
-    much_longer = replace(longer, plan=replace(longer.plan, episodes=5000))
+    much_longer = replace(longer, config=longer.config.changed(episodes=5000))
     left = iter(range(1000))
     assert execute(much_longer, lambda: next(left, None) is None).status == "interrupted"
     assert episodes_done(much_longer) > 15
@@ -212,7 +213,7 @@ def test_a_study_that_is_killed_while_a_longer_run_takes_over_has_one_of_both(
             with pytest.raises(Killed) if survived < 4 else suppress(Killed):
                 execute(longer)
         run = stored(longer)
-        assert (run.status, len(run.returns), run.config["result"]["episodes"]) in (
+        assert (run.status, len(run.returns), run.record.status.episodes) in (
             ("finished", 10, 10),
             ("finished", 15, 15),
         )
@@ -268,7 +269,9 @@ def recorded(one: Job, **settings: Any) -> None:
     folder = RunFolder(one.folder)
     folder.make()
     folder.monitor.write_text('#{"t_start": 0, "env_id": ""}\nr,l,t\n' + "1,1,1\n" * 15)
-    folder.write_config({**one.plan.as_dict(), "status": "finished", "result": {"episodes": 15}, **settings})
+    result = summarize(Episodes([1.0] * 15), 15, 1.0)
+    status = RunStatus(status="finished", result=result, policy="MlpPolicy")
+    folder.write(RunRecord(one.config.changed(**settings), status))
 
 
 @pytest.mark.parametrize(
@@ -414,7 +417,7 @@ def test_a_run_with_noise_needs_its_test_episodes(tmp_path: Path) -> None:
     assert "BDPI-seed0/test.csv cannot be read" in problems[0]
     assert "BDPI-seed1/test.csv is damaged: it has 4 episodes instead of 6; remove" in problems[1]
     for longer in (False, True):
-        tally, said = run_all([replace(one, plan=replace(one.plan, episodes=6 + longer)) for one in jobs])
+        tally, said = run_all([replace(one, config=one.config.changed(episodes=6 + longer)) for one in jobs])
         assert len(tally.done) == 1
         assert "BDPI-seed0/test.csv cannot be read" in said[0]
         assert "BDPI-seed1/test.csv is damaged: it has 4 episodes instead of 6; remove" in said[1]
@@ -424,10 +427,11 @@ def test_a_run_with_noise_needs_its_test_episodes(tmp_path: Path) -> None:
 def test_a_run_whose_last_test_was_interrupted_is_whole(tmp_path: Path) -> None:
     one = job(tmp_path, off_policy_noise=0.2, episodes=6)
     execute(one)
-    config = RunFolder(one.folder).read_config()
-    assert config["result"]["test_episodes"] == 6
-    config["result"]["test_episodes"] = 5
-    RunFolder(one.folder).write_config(config)
+    record = RunFolder(one.folder).read()
+    assert isinstance(record.status.result, Summary)
+    assert record.status.test_episodes == 6
+    record.status.result = replace(record.status.result, test_episodes=5)
+    RunFolder(one.folder).write(record)
     test = one.folder / "test.csv"
     test.write_text("".join(test.read_text().splitlines(keepends=True)[:-1]))
     assert status_of(one) == "finished"
@@ -458,10 +462,12 @@ def test_an_archive_keeps_what_the_new_runs_lack(tmp_path: Path) -> None:
     assert [run.place.seed for run in whole] == [0, 1, 2]
     for found, expected in zip(whole, [again, second, third], strict=True):
         assert found.returns.tolist() == expected.returns.tolist()
-    failed = replace(second, status="failed", returns=np.zeros(2), lengths=np.ones(2, np.int64))
+    status = second.record.status.model_copy(update={"state": "failed"})
+    failed = replace(second, record=RunRecord(second.config, status), returns=np.zeros(2), lengths=np.ones(2, np.int64))
     write_archive(tmp_path / "failed", "Small", [failed])
     assert with_archived([replace(second, returns=np.zeros(1))], tmp_path / "failed")[0].status == "finished"
-    other = replace(first, config=first.config | {"hyperparameters": {"n_critics": 3}})
+    config = first.config.changed(hyperparameters={"n_critics": 3})
+    other = replace(first, record=RunRecord(config, first.record.status))
     with pytest.raises(
         RunError, match=r"BDPI on FrozenLake-v1, seed 0, with another hyperparameters: .*another folder"
     ):
@@ -490,12 +496,10 @@ def test_what_is_no_run_is_named_with_what_to_do(tmp_path: Path) -> None:
     assert tally.done == [jobs[3]]
     lines = "\n".join(said)
     assert f"{jobs[0].folder} already holds monitor.csv" in lines
-    assert "whose config.json is missing, so nobody could go on with it: remove it" in lines
+    assert "whose config.json is missing, so it cannot go on: remove it" in lines
     assert f"{jobs[1].folder} cannot be a run folder: a file of that name is in the way: remove it" in lines
-    assert (
-        f"{jobs[2].folder}/config.json is damaged: the configuration has no entry 'seed'; remove {jobs[2].folder}"
-        in lines
-    )
+    assert f"{jobs[2].folder}/config.json is damaged: it has no 'seed'" in lines
+    assert f"remove {jobs[2].folder} to repeat" in lines
 
 
 @pytest.mark.parametrize("text", ["r,l\n1", '#{"t_start": 0, "env_id": ""}\nr,l,t\n1,1,1\n'])
@@ -505,8 +509,8 @@ def test_a_damaged_peer_is_left_alone_by_a_longer_study(tmp_path: Path, text: st
     (one.folder / "monitor.csv").write_text(text)
     for episodes in (15, 30):
         with pytest.raises(RunError, match=r"monitor\.csv is damaged: .*; remove .* to repeat the run"):
-            status_of(replace(one, plan=replace(one.plan, episodes=episodes)))
-        tally, said = run_all([replace(one, plan=replace(one.plan, episodes=episodes))])
+            status_of(replace(one, config=one.config.changed(episodes=episodes)))
+        tally, said = run_all([replace(one, config=one.config.changed(episodes=episodes))])
         assert tally.failed
         assert "monitor.csv is damaged" in said[0]
     assert (one.folder / "monitor.csv").read_text() == text
@@ -583,7 +587,7 @@ def test_a_run_that_was_killed_while_its_last_files_were_put_in_place_is_complet
     assert (one.folder / "monitor.csv").stat().st_mtime_ns == episodes
 
 
-LEFT = ("..next-7-episode.json.99.partial.json", ".agent.zip.99.partial", ".config.json.99.partial.json")
+LEFT = ("..next-7-episode.json.99.0.partial", ".agent.zip.99.1.partial", ".config.json.99.2.partial")
 
 
 @pytest.mark.parametrize("when", ["before its first save", "before it began", "later"])
@@ -591,7 +595,7 @@ def test_what_a_run_that_was_killed_left_half_written_is_removed(tmp_path: Path,
     one = job(tmp_path, episodes=2)
     one.folder.mkdir(parents=True)
     if when != "before it began":
-        execute(replace(one, plan=replace(one.plan, episodes=1)))
+        execute(replace(one, config=one.config.changed(episodes=1)))
         config = json.loads((one.folder / "config.json").read_text())
         saved = {"result": None, "status": "running"} if when == "before its first save" else {"status": "running"}
         (one.folder / "config.json").write_text(json.dumps(config | saved))
@@ -645,7 +649,7 @@ def test_an_archive_holds_everything(tmp_path: Path) -> None:
     assert (again, problems) == ("Small", [])
     for run, copy in zip(runs, copies, strict=True):
         assert copy.place == run.place
-        assert copy.config == json.loads(json.dumps(run.config))
+        assert copy.record == run.record
         np.testing.assert_array_equal(copy.returns, run.returns)
         np.testing.assert_array_equal(copy.lengths, run.lengths)
         assert (copy.test_returns is None) == (run.test_returns is None)
@@ -765,7 +769,7 @@ def test_a_gpu_trains_the_runs_of_a_study_together(tmp_path: Path) -> None:
     jobs = small_study(tmp_path)
     tally, said = run_all(jobs, make_executor("population", workers=4))
     assert len(tally.done) == 5, said
-    learners = [RunFolder(job.folder).read_config().get("learner") for job in jobs]
+    learners = [RunFolder(job.folder).read().status.learner for job in jobs]
     assert learners[:4] == ["cohort"] * 4
 
 

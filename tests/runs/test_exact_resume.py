@@ -1,7 +1,7 @@
 """A run that was stopped or killed, and resumed, has the same episodes as one that was not."""
 
 import json
-from dataclasses import replace
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +12,35 @@ import pytest
 from bdpi.agents import AGENTS
 from bdpi.agents.journal import Journal
 from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise, Retracing
-from bdpi.runs import keeper
+from bdpi.runs import recorder
+from bdpi.runs.config import RunConfig
 from bdpi.runs.episodes import read_monitor
-from bdpi.runs.plan import Plan
 from bdpi.runs.train import prepare, prepare_resumption
 
 SMALL = {"n_critics": 3, "critic_iterations": 2, "fit_steps": 2, "batch_size": 32, "buffer_size": 150}
 
 
-def plan_of(environment: str = "FrozenLake-v1", **others: Any) -> Plan:
+def plan_of(environment: str = "FrozenLake-v1", **others: Any) -> RunConfig:
     others = {"episodes": 40, "seed": 3, "hyperparameters": SMALL, **others}
-    return Plan(environment, **others)
+    return RunConfig(environment=environment, **others)
 
 
 def result_of(path: Path) -> tuple[Any, ...]:
     folder = prepare_resumption(path, episodes=10_000).folder  # only to load the agent, nothing is written
-    agent = AGENTS[folder.read_config()["agent"]].load(folder.agent)
+    agent = AGENTS[folder.read().config.agent].load(folder.agent)
     episodes = read_monitor(folder.monitor)
     tests = read_monitor(folder.test).returns if folder.test.exists() else None
-    steps = folder.read_config()["result"]["steps"]
+    steps = folder.read().status.result.steps
     learned = {name: array.tobytes() for name, array in agent.agent_learner.learner.state_dict().items()}
     return episodes.returns, episodes.lengths, tests, steps, agent.num_timesteps, learned
 
 
-def uninterrupted(plan: Plan, path: Path) -> tuple[Any, ...]:
+def uninterrupted(plan: RunConfig, path: Path) -> tuple[Any, ...]:
     assert prepare(plan, path).run().status == "finished"
     return result_of(path)
 
 
-def interrupted(plan: Plan, path: Path, seed: int) -> tuple[Any, ...]:
+def interrupted(plan: RunConfig, path: Path, seed: int) -> tuple[Any, ...]:
     """Stopped at random steps, again and again."""
     rng = np.random.default_rng(seed)
     status, sessions = "new", 0
@@ -79,13 +79,11 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path: Path, what: st
 def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between the files of a checkpoint, too: ``os.replace`` is what puts each in its place."""
     whole = uninterrupted(plan_of(agent="abcdqn"), tmp_path / "whole")
-    monkeypatch.setattr(keeper, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(keeper, "_CHECKPOINT_SHARE", 1e9)  # after every step
+    monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(recorder, "_CHECKPOINT_SHARE", 1e9)  # after every step
     rng = np.random.default_rng(1)
     path = tmp_path / "killed"
-    from bdpi.runs import folder, train
-
-    original, kills, left = train.os.replace, 0, 0
+    original, kills, left = os.replace, 0, 0
 
     def replace_or_die(*paths: Any) -> None:
         nonlocal left
@@ -94,18 +92,7 @@ def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, monkeypatch: pytes
             raise SystemExit
         original(*paths)
 
-    class Os:
-        """The module, with another ``replace``."""
-
-        replace = staticmethod(replace_or_die)
-
-        def __getattr__(self, name: str) -> Any:
-            import os
-
-            return getattr(os, name)
-
-    monkeypatch.setattr(train, "os", Os())
-    monkeypatch.setattr(folder, "os", Os())
+    monkeypatch.setattr(os, "replace", replace_or_die)
     done = 0
     while done < 40:
         left = int(rng.integers(8, 200))
@@ -174,7 +161,7 @@ def test_all_generators_of_all_layers_come_back() -> None:
 
 
 def test_a_real_robot_is_never_moved_just_to_come_back(tmp_path: Path) -> None:
-    plan = replace(plan_of("odd_worlds:Counting-v0", episodes=20))
+    plan = plan_of("odd_worlds:Counting-v0", episodes=20)
     session = prepare(plan, tmp_path)
     assert not isinstance(session.environment, Retracing)
     asked = iter(range(7))
@@ -186,7 +173,7 @@ def test_a_real_robot_is_never_moved_just_to_come_back(tmp_path: Path) -> None:
 def test_a_resumed_run_goes_on_with_its_journal_and_its_autosave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plan_with(name: str) -> Plan:
+    def plan_with(name: str) -> RunConfig:
         files = {"journal": f"{name}.sqlite", "autosave": f"{name}.zip", "autosave_minutes": 1e-6}
         return plan_of(episodes=15, hyperparameters={**SMALL, **files})
 
@@ -213,8 +200,8 @@ def test_a_resumed_run_goes_on_with_its_journal_and_its_autosave(
 
 def test_a_killed_run_goes_on_with_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is as if it had not been killed, except that the steps since its last checkpoint are in the journal twice."""
-    monkeypatch.setattr(keeper, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(keeper, "_CHECKPOINT_SHARE", 1e-9)  # after the first step, and never again
+    monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(recorder, "_CHECKPOINT_SHARE", 1e-9)  # after the first step, and never again
     files = {name: {"journal": str(tmp_path / f"{name}.sqlite")} for name in ("whole", "killed")}
     plans = {name: plan_of(episodes=12, hyperparameters={**SMALL, **file}) for name, file in files.items()}
     whole = uninterrupted(plans["whole"], tmp_path / "whole")

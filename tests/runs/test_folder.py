@@ -1,37 +1,13 @@
 """The files of a run."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
+from bdpi.runs.config import RunConfig, RunRecord, RunStatus
 from bdpi.runs.errors import RunError
-from bdpi.runs.folder import RunFolder, default_path, write_atomically
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "agent.zip"
-    path.write_text("old")
-
-    def fail_halfway(partial: Path) -> None:
-        partial.write_text("half")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, fail_halfway)
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["agent.zip"]
-
-
-def test_two_processes_write_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_too(partial: Path) -> None:
-        partial.write_text("first")
-        monkeypatch.setattr(os, "getpid", lambda: 12345678)  # another one, in the middle of it
-        write_atomically(tmp_path / "study.json", lambda other: other.write_text("second"))
-
-    write_atomically(tmp_path / "study.json", write_too)
-    assert (tmp_path / "study.json").read_text() == "first"
+from bdpi.runs.folder import RunFolder, default_path
 
 
 def test_the_default_folder_is_new_even_within_a_second(tmp_path: Path) -> None:
@@ -64,10 +40,11 @@ def test_a_run_is_found_by_its_folder_and_by_its_agent(tmp_path: Path) -> None:
 
 
 def test_configurations_survive_a_round_trip(tmp_path: Path) -> None:
-    config = {"environment": "Größe-v0", "agent": "bdpi", "hyperparameters": {"learning_rate": 1e-4, "n": None}}
+    config = RunConfig(environment="Größe-v0", hyperparameters={"learning_rate": 1e-4, "n": None})
+    record = RunRecord(config, RunStatus(status="running"))
     folder = RunFolder(tmp_path)
-    folder.write_config(config)
-    assert folder.read_config() == config
+    folder.write(record)
+    assert folder.read() == record
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"environment": 3, "agent": "bdpi"}', "\ud800"])
@@ -75,7 +52,7 @@ def test_foreign_and_damaged_configurations_are_refused(tmp_path: Path, text: st
     folder = RunFolder(tmp_path)
     folder.config.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(RunError, match=r"config\.json"):
-        folder.read_config()
+        folder.read()
 
 
 def test_only_one_process_trains_in_a_folder(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bdpi.runs.formatting import duration, number
 from bdpi.runs.live import PlainView, Speed, TerminalView, braille_plot, time_left
 from bdpi.runs.progress import Progress, RunInfo
-from bdpi.runs.text import duration, number
 
 INFO = RunInfo("FrozenLake8x8-v1", "bdpi", 3, "native", Path("runs/x"))
 

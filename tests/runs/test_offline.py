@@ -3,6 +3,7 @@
 import json
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from bdpi.agents import AGENTS
 from bdpi.agents.journal import Journal, Transition
 from bdpi.envs import ControlLoop
 from bdpi.runs import offline
+from bdpi.runs.config import OfflineConfig
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.offline import OfflinePlan, prepare_offline
+from bdpi.runs.offline import prepare_offline
 from bdpi.runs.play import play
+from bdpi.runs.progress import Observer
 
 QUICK: dict[str, Any] = {"n_critics": 2, "fit_steps": 4, "batch_size": 32, "critic_iterations": 2, "n_threads": 1}
 N = 1500
@@ -41,8 +44,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def plan(journal: Path, **arguments: Any) -> OfflinePlan:
-    return OfflinePlan(journal, **{"epochs": 20, "hyperparameters": QUICK, **arguments})
+def plan(journal: Path, **arguments: Any) -> OfflineConfig:
+    return OfflineConfig(journal=str(journal), **{"epochs": 20, "hyperparameters": QUICK, **arguments})
+
+
+class Listener(Observer):
+    def __init__(self, tick: Callable[[int, int], object]) -> None:
+        self.epoch = tick  # type: ignore[assignment, method-assign]
 
 
 def policy_of(agent: BDPI) -> np.ndarray[Any, Any]:
@@ -65,7 +73,7 @@ def test_it_learns_the_way_over_the_lake(lake, tmp_path):
     faster = {**QUICK, "n_critics": 4, "fit_steps": 10, "learning_rate": 3e-3}
     session = prepare_offline(plan(lake, epochs=250, seed=1, hyperparameters=faster), tmp_path / "out")
     outcome = session.run()
-    assert (outcome.status, outcome.result.epochs) == ("finished", 250)
+    assert (outcome.status, outcome.summary.epochs) == ("finished", 250)
     agent = BDPI.load(tmp_path / "out" / "agent.zip")
     returns = []
     for seed in range(3):
@@ -84,7 +92,7 @@ def test_the_folder_says_what_was_done(lake, tmp_path):
     session = prepare_offline(plan(lake), tmp_path / "out", command=["bdpi", "train"], tick=lambda *t: ticks.append(t))
     assert ticks[-1] == (N, N)
     assert not (tmp_path / "out").exists()
-    outcome = session.run(lambda *t: ticks.append(t))
+    outcome = session.run(Listener(lambda *t: ticks.append(t)))
     assert ticks[-1] == (20, 20)
     assert sorted(os.listdir(tmp_path / "out")) == ["agent.zip", "config.json"]
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -114,7 +122,7 @@ def test_same_seed_same_agent(lake, tmp_path):
 
 
 def test_as_many_epochs_as_transitions(lake):
-    assert prepare_offline(plan(lake, epochs=None)).config["epochs"] == N
+    assert prepare_offline(plan(lake, epochs=None)).config.epochs == N
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -154,12 +162,13 @@ def test_the_robot_does_not_take_another_journal_for_its_own(lake, tmp_path):
 def test_an_environment_to_try_it_in(lake, tmp_path):
     notes: list[str] = []
     outcome = prepare_offline(plan(lake, environment="FrozenLake-v1"), tmp_path / "out", note=notes.append).run()
-    assert len(outcome.result.test_returns) == offline.TEST_EPISODES
-    config = RunFolder.open(tmp_path / "out").read_config()
-    assert config["environment"] == "FrozenLake-v1"
-    assert config["result"]["mean_return"] == outcome.result.mean_return
+    assert outcome.summary.test_episodes == offline.TEST_EPISODES
+    record = RunFolder.open(tmp_path / "out").read()
+    assert record.config.environment == "FrozenLake-v1"
+    assert record.status.result == outcome.summary
+    assert outcome.summary.mean_return is not None
     assert len(play(outcome.folder, 2)) == 2
-    alone = prepare_offline(plan(lake, policy_kwargs=config["policy_kwargs"]), tmp_path / "alone")
+    alone = prepare_offline(plan(lake, policy_kwargs=record.config.policy_kwargs), tmp_path / "alone")
     alone.run()
     np.testing.assert_array_equal(
         policy_of(alone.agent), policy_of(BDPI.load(tmp_path / "out" / "agent.zip"))
@@ -226,9 +235,9 @@ def test_stopped_in_the_middle_what_was_learned_is_kept(lake, tmp_path):
         return asked > 7
 
     outcome = prepare_offline(plan(lake, environment="FrozenLake-v1"), tmp_path / "out").run(should_stop=should_stop)
-    assert (outcome.status, outcome.result.epochs, outcome.result.test_returns) == ("interrupted", 7, ())
+    assert (outcome.status, outcome.summary.epochs, outcome.summary.test_episodes) == ("interrupted", 7, 0)
     assert BDPI.load(tmp_path / "out" / "agent.zip")._n_updates == 7
-    assert RunFolder.open(tmp_path / "out").read_config()["status"] == "interrupted"
+    assert RunFolder.open(tmp_path / "out").read().status.state == "interrupted"
 
 
 def test_checkpoints(lake, tmp_path, monkeypatch):
@@ -239,7 +248,7 @@ def test_checkpoints(lake, tmp_path, monkeypatch):
         if done > 1:
             saved.append(BDPI.load(tmp_path / "out" / "agent.zip")._n_updates)
 
-    prepare_offline(plan(lake, epochs=3), tmp_path / "out").run(tick)
+    prepare_offline(plan(lake, epochs=3), tmp_path / "out").run(Listener(tick))
     assert saved == [1, 2]
 
 

@@ -17,12 +17,12 @@ from torch import nn
 
 from bdpi.baselines.paper import PARAMETERS, make_peer
 from bdpi.runs.build import PEER_NAMES
+from bdpi.runs.config import RunConfig, RunRecord
 from bdpi.runs.episodes import read_monitor
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import read_same
 from bdpi.runs.peers import _Make
-from bdpi.runs.plan import Plan
 from bdpi.runs.play import open_agent, steps
 from bdpi.runs.train import prepare, prepare_resumption
 
@@ -32,16 +32,16 @@ def test_a_run_has_what_every_run_has(tmp_path: Path, name: str) -> None:
     environment, episodes = ("Pendulum-v1", 1) if name in ("sac", "td3") else ("CartPole-v1", 6)
     returns = []
     for attempt in ("one", "two"):
-        plan = Plan(environment, name, seed=1, episodes=episodes)
+        plan = RunConfig(environment=environment, agent=name, seed=1, episodes=episodes)
         outcome = prepare(plan, tmp_path / attempt).run()
         assert outcome.status == "finished", outcome.error
         assert outcome.summary.episodes == episodes
         returns.append(read_monitor(outcome.folder.monitor).returns)
     assert returns[0] == returns[1]
     assert len(returns[0]) == episodes
-    config = outcome.folder.read_config()
-    assert config["agent"] == name
-    assert config["resumable"] is False
+    record = outcome.folder.read()
+    assert record.config.agent == name
+    assert not record.status.resumable
     assert outcome.folder.curve.exists()
     assert outcome.folder.film.exists()
     with pytest.raises(RunError, match=f"runs of {name} cannot be resumed"):
@@ -53,27 +53,31 @@ def test_a_run_has_what_every_run_has(tmp_path: Path, name: str) -> None:
 
 
 def test_hyperparameters_reach_the_algorithm(tmp_path: Path) -> None:
-    plan = Plan("CartPole-v1", "ppo", episodes=2, hyperparameters={"n_steps": 32, "batch_size": 16})
+    plan = RunConfig(
+        environment="CartPole-v1", agent="ppo", episodes=2, hyperparameters={"n_steps": 32, "batch_size": 16}
+    )
     session = prepare(plan, tmp_path)
-    assert session.peer.n_steps == 32
-    assert session.peer.gamma == 0.99
-    assert session.peer.policy.net_arch == [32, 32]
-    plan = Plan("CartPole-v1", "dqn", episodes=2, policy_kwargs={"net_arch": [7]})
-    assert prepare(plan, tmp_path).peer.policy.net_arch == [7]
-    plan = Plan("CartPole-v1", "a2c", episodes=2, policy_kwargs={"activation_fn": "relu"})
+    assert session.agent.n_steps == 32
+    assert session.agent.gamma == 0.99
+    assert session.agent.policy.net_arch == [32, 32]
+    plan = RunConfig(environment="CartPole-v1", agent="dqn", episodes=2, policy_kwargs={"net_arch": [7]})
+    assert prepare(plan, tmp_path).agent.policy.net_arch == [7]
+    plan = RunConfig(environment="CartPole-v1", agent="a2c", episodes=2, policy_kwargs={"activation_fn": "relu"})
     session = prepare(plan, tmp_path)
-    assert isinstance(session.peer.policy.mlp_extractor.policy_net[1], nn.ReLU)
-    assert session.config["policy_kwargs"] == {"activation_fn": "relu"}
+    assert isinstance(session.agent.policy.mlp_extractor.policy_net[1], nn.ReLU)
+    assert session.config.policy_kwargs == {"activation_fn": "relu"}
 
 
 def test_what_an_algorithm_was_given_by_the_paper_and_by_sb3_is_recorded(tmp_path: Path) -> None:
-    plan = Plan("CartPole-v1", "ppo", episodes=1, hyperparameters={"n_steps": 32, "batch_size": 16})
-    defaults = prepare(plan, tmp_path).config["defaults"]
+    plan = RunConfig(
+        environment="CartPole-v1", agent="ppo", episodes=1, hyperparameters={"n_steps": 32, "batch_size": 16}
+    )
+    defaults = prepare(plan, tmp_path).status.defaults
     assert defaults["ent_coef"] == 0.01
     assert defaults["clip_range"] == 0.2  # SB3's
     assert (defaults["net_arch"], defaults["activation_fn"]) == ([32, 32], "tanh")
     assert not {"n_steps", "batch_size", "seed", "env"} & set(defaults)
-    assert prepare(Plan("LunarLander-v3", "dqn"), tmp_path).config["defaults"]["net_arch"] == [256]
+    assert prepare(RunConfig(environment="LunarLander-v3", agent="dqn"), tmp_path).status.defaults["net_arch"] == [256]
 
 
 @pytest.mark.parametrize("name", PEER_NAMES)
@@ -82,29 +86,26 @@ def test_another_parameter_of_the_paper_makes_another_run(
 ) -> None:
     from bdpi.baselines import paper
 
-    plan = Plan("Pendulum-v1" if name in ("sac", "td3") else "CartPole-v1", name, episodes=1)
+    plan = RunConfig(environment="Pendulum-v1" if name in ("sac", "td3") else "CartPole-v1", agent=name, episodes=1)
     folder = RunFolder(tmp_path)
-    config = prepare(plan, tmp_path).config
-    folder.write_config(config)
-    assert read_same(folder, plan)["defaults"]
+    session = prepare(plan, tmp_path)
+    folder.write(RunRecord(plan, session.status))
+    assert read_same(folder, plan).defaults
     changed = replace(paper.PARAMETERS[name], everywhere={**paper.PARAMETERS[name].everywhere, "gamma": 0.9})
     monkeypatch.setitem(paper.PARAMETERS, name, changed)
     with pytest.raises(RunError, match=r"other settings \(gamma 0.99, not 0.9\)"):
         read_same(folder, plan)
-    del config["defaults"]  # as in runs of earlier versions
-    folder.write_config(config)
-    assert read_same(folder, plan)
 
 
 def test_a_full_disk_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if it were full: neither episodes nor anything else can be written any more."""
-    session = prepare(Plan("CartPole-v1", "ppo", episodes=3), tmp_path)
+    session = prepare(RunConfig(environment="CartPole-v1", agent="ppo", episodes=3), tmp_path)
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("bdpi.runs.peers.append_to_monitor", full)
-    monkeypatch.setattr("bdpi.runs.peers.write_atomically", full)
+    monkeypatch.setattr("bdpi.runs.recorder.append_to_monitor", full)
+    monkeypatch.setattr("bdpi.runs.session.write_atomically", full)
     session.folder.error = tmp_path / "missing" / "error.txt"  # cannot be written, either
     session.draws = False
     outcome = session.run()
@@ -117,14 +118,20 @@ def test_a_full_disk_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (Plan("CartPole-v1", "sac"), "sac needs Box actions"),
-        (Plan("CartPole-v1", "ppo", off_policy_noise=0.2), "knows neither off-policy noise"),
-        (Plan("CartPole-v1", "ppo", hyperparameters={"n_steps": 0}), "n_steps"),
-        (Plan("CartPole-v1", "a2c", hyperparameters={"n_steps": -3}), r"negative.* \(a2c with n_steps=-3\)"),
-        (Plan("CartPole-v1", "a2c", policy_kwargs={"net_arch": [-1]}), r"\(a2c with net_arch=\[-1\]\)"),
+        (RunConfig(environment="CartPole-v1", agent="sac"), "sac needs Box actions"),
+        (RunConfig(environment="CartPole-v1", agent="ppo", off_policy_noise=0.2), "knows neither off-policy noise"),
+        (RunConfig(environment="CartPole-v1", agent="ppo", hyperparameters={"n_steps": 0}), "n_steps"),
+        (
+            RunConfig(environment="CartPole-v1", agent="a2c", hyperparameters={"n_steps": -3}),
+            r"negative.* \(a2c with n_steps=-3\)",
+        ),
+        (
+            RunConfig(environment="CartPole-v1", agent="a2c", policy_kwargs={"net_arch": [-1]}),
+            r"\(a2c with net_arch=\[-1\]\)",
+        ),
     ],
 )
-def test_what_does_not_fit_is_said(tmp_path: Path, plan: Plan, message: str) -> None:
+def test_what_does_not_fit_is_said(tmp_path: Path, plan: RunConfig, message: str) -> None:
     with pytest.raises(RunError, match=message):
         prepare(plan, tmp_path)
     assert not RunFolder(tmp_path).config.exists()
@@ -156,11 +163,13 @@ def test_pictures_may_come_from_an_environment_that_cannot_be_sent(
     monkeypatch.setitem(PARAMETERS, "ppo", few)
     (tmp_path / "pictures_of_lambda.py").write_text(PICTURES)
     monkeypatch.syspath_prepend(tmp_path)
-    outcome = prepare(Plan("pictures_of_lambda:Lambda-v0", "ppo", episodes=20), tmp_path / "run").run()
+    outcome = prepare(
+        RunConfig(environment="pictures_of_lambda:Lambda-v0", agent="ppo", episodes=20), tmp_path / "run"
+    ).run()
     assert outcome.status == "finished", outcome.error
     gym.register("OnlyHere-v0", entry_point="pictures_of_lambda:Pictures")  # in this process
     with pytest.raises(RunError, match=r"OnlyHere-v0 cannot be made in other processes, .* as my_module:OnlyHere-v0"):
-        prepare(Plan("OnlyHere-v0", "ppo", episodes=20), tmp_path / "other")
+        prepare(RunConfig(environment="OnlyHere-v0", agent="ppo", episodes=20), tmp_path / "other")
     del gym.registry["OnlyHere-v0"]
     processes = SubprocVecEnv([_Make("pictures_of_lambda:Lambda-v0")] * 2, start_method="forkserver")
     with pytest.raises(ValueError, match="give make_peer its id"):
@@ -169,7 +178,7 @@ def test_pictures_may_come_from_an_environment_that_cannot_be_sent(
 
 def test_a_stopped_run_keeps_its_episodes(tmp_path: Path) -> None:
     asked = iter(range(150))
-    outcome = prepare(Plan("CartPole-v1", "a2c", episodes=50), tmp_path).run(
+    outcome = prepare(RunConfig(environment="CartPole-v1", agent="a2c", episodes=50), tmp_path).run(
         should_stop=lambda: next(asked, None) is None
     )
     assert outcome.status == "interrupted"
@@ -181,7 +190,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from bdpi.baselines import paper
-from bdpi.runs.plan import Plan
+from bdpi.runs.config import RunConfig, RunRecord
 from bdpi.runs.signals import Stop
 from bdpi.runs.train import prepare
 
@@ -190,7 +199,7 @@ if __name__ == "__main__":
     stop = Stop()
     small = {"n_steps": 8, "batch_size": 16}
     with stop.on_signals():
-        plan = Plan(sys.argv[1], "ppo", episodes=int(sys.argv[2]), hyperparameters=small)
+        plan = RunConfig(environment=sys.argv[1], agent="ppo", episodes=int(sys.argv[2]), hyperparameters=small)
         session = prepare(plan, Path("run"))
         session.draws = False
         outcome = session.run(should_stop=stop.requested)
@@ -221,7 +230,7 @@ def test_a_signal_to_all_processes_of_a_run_with_copies_only_stops_it(tmp_path: 
     os.killpg(process.pid, number)
     output, _ = process.communicate(timeout=60)
     assert output.strip() == "interrupted None"
-    assert RunFolder(tmp_path / "run").read_config()["result"]["episodes"] > 0
+    assert RunFolder(tmp_path / "run").read().status.episodes > 0
 
 
 def test_an_environment_that_a_lambda_makes_has_its_copies_in_this_process(tmp_path: Path) -> None:

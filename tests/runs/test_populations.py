@@ -10,7 +10,7 @@ import pytest
 from bdpi import ABCDQN, BDPI, Population
 from bdpi.runs.errors import RunError
 from bdpi.runs.populations import store_population
-from bdpi.runs.store import read_runs
+from bdpi.runs.results import read_runs
 
 SMALL = {"device": "cpu", "n_critics": 2, "critic_iterations": 1, "fit_steps": 2, "batch_size": 16}
 
@@ -30,7 +30,7 @@ def test_agents_become_runs_with_their_episodes(tmp_path: Path) -> None:
         ("gamma=0.8, agent 2", 0),
         ("gamma=0.8, agent 3", 0),
     ]
-    assert [run.config["hyperparameters"]["gamma"] for run in runs] == [0.9, 0.9, 0.8, 0.8]
+    assert [run.config.hyperparameters["gamma"] for run in runs] == [0.9, 0.9, 0.8, 0.8]
     for command in (["report", tmp_path / "mine", "--out", tmp_path], ["play", folders[3], "--episodes", "1"]):
         done = subprocess.run([sys.executable, "-m", "bdpi.cli", *map(str, command)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -48,11 +48,11 @@ def test_a_population_that_was_loaded_is_stored_with_the_settings_that_it_has(tm
         store_population(population, tmp_path / name)
         _, runs, _ = read_runs(tmp_path / name)
         series.append([run.place.series for run in runs])
-        assert runs[2].config["hyperparameters"]["trust_region"] == 0.2
-        assert "trust_region" not in runs[0].config["hyperparameters"]  # it has the default
+        assert runs[2].config.hyperparameters["trust_region"] == 0.2
+        assert "trust_region" not in runs[0].config.hyperparameters  # it has the default
     assert series[0] == series[1]
     assert series[0][1:3] == ["train_freq=1, trust_region=0.01", "train_freq=1, trust_region=0.2"]
-    assert [run.config["steps"] for run in runs][:3] == [150] * 3  # and 100 before it was loaded
+    assert [run.config.steps for run in runs][:3] == [150] * 3  # and 100 before it was loaded
 
 
 def test_agents_that_differ_in_nothing_but_the_seed_have_one_curve(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bdpi.runs import keeper
-from bdpi.runs.episodes import read_monitor
+from bdpi.runs import recorder
+from bdpi.runs.config import RunConfig
+from bdpi.runs.episodes import Summary, read_monitor
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.plan import Plan
 from bdpi.runs.play import play
 from bdpi.runs.progress import Observer, Progress, RunInfo
 from bdpi.runs.train import prepare, prepare_resumption
@@ -18,8 +18,8 @@ from bdpi.runs.train import prepare, prepare_resumption
 QUICK = {"n_critics": 2, "fit_steps": 2, "batch_size": 16, "n_threads": 1}
 
 
-def quick(environment: str = "FrozenLake-v1", episodes: int | None = 10, steps: int | None = None) -> Plan:
-    return Plan(environment, episodes=episodes, steps=steps, hyperparameters=QUICK)
+def quick(environment: str = "FrozenLake-v1", episodes: int | None = 10, steps: int | None = None) -> RunConfig:
+    return RunConfig(environment=environment, episodes=episodes, steps=steps, hyperparameters=QUICK)
 
 
 class Listener(Observer):
@@ -55,7 +55,7 @@ def test_preparing_writes_nothing(tmp_path: Path) -> None:
 def test_the_same_seed_gives_the_same_run_and_another_one_does_not(tmp_path: Path) -> None:
     returns = []
     for number, seed in enumerate((1, 1, 2)):
-        plan = Plan("CartPole-v1", seed=seed, episodes=8, hyperparameters=QUICK)
+        plan = RunConfig(environment="CartPole-v1", seed=seed, episodes=8, hyperparameters=QUICK)
         folder = prepare(plan, tmp_path / str(number)).run().folder
         returns.append(read_monitor(folder.monitor).returns)
     assert returns[0] == returns[1]
@@ -86,10 +86,11 @@ def test_a_stopped_run_resumes_with_its_agent_and_its_experience(tmp_path: Path)
     episodes = read_monitor(outcome.folder.monitor)
     assert len(episodes) == 12
     assert episodes.seconds == sorted(episodes.seconds)
-    config = outcome.folder.read_config()
-    assert config["status"] == "finished"
-    assert config["result"]["steps"] >= sum(episodes.lengths)
-    assert len(config["resumed"]) == 1
+    status = outcome.folder.read().status
+    assert status.state == "finished"
+    assert isinstance(status.result, Summary)
+    assert status.result.steps >= sum(episodes.lengths)
+    assert len(status.resumed) == 1
 
 
 def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
@@ -105,12 +106,12 @@ def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
 
 def test_steps_are_exact_even_where_the_agent_learns_once_per_episode(tmp_path: Path) -> None:
     hyperparameters = {**QUICK, "train_freq": (1, "episode")}
-    plan = Plan("CartPole-v1", episodes=None, steps=77, hyperparameters=hyperparameters)
+    plan = RunConfig(environment="CartPole-v1", episodes=None, steps=77, hyperparameters=hyperparameters)
     assert prepare(plan, tmp_path).run().summary.steps == 77
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", 0.0)
     saved: list[int] = []
     session = prepare(quick("CartPole-v1", episodes=200), tmp_path)
 
@@ -125,7 +126,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path, monkeypat
     with pytest.raises(SystemExit):
         session.run(should_stop=killed)
     folder = RunFolder(tmp_path)
-    assert folder.read_config()["status"] == "running"
+    assert folder.read().status.state == "running"
     n_seen, n_saved = len(read_monitor(folder.monitor)), saved[0]
     assert n_seen > n_saved
     # What the saved agent has not seen does not count.
@@ -156,7 +157,7 @@ def test_a_keyboard_interrupt_without_handlers_saves_too(tmp_path: Path) -> None
 @pytest.mark.parametrize("world", ["NotANumber", "LastRewardNotANumber"])
 def test_an_environment_that_breaks_loses_nothing(tmp_path: Path, world: str) -> None:
     listener = Listener()
-    plan = Plan(f"odd_worlds:{world}-v0", episodes=100, hyperparameters=QUICK)
+    plan = RunConfig(environment=f"odd_worlds:{world}-v0", episodes=100, hyperparameters=QUICK)
     outcome = prepare(plan, tmp_path).run(listener)
     assert outcome.status == "failed"
     assert outcome.error is not None
@@ -165,7 +166,7 @@ def test_an_environment_that_breaks_loses_nothing(tmp_path: Path, world: str) ->
     assert "Traceback" in folder.error.read_text()
     assert read_monitor(folder.monitor).returns == [5.0, 5.0, 5.0]
     assert folder.curve.exists()
-    assert folder.read_config()["status"] == "failed"
+    assert folder.read().status.state == "failed"
     resumed = prepare_resumption(tmp_path, episodes=6)
     assert len(resumed.agent.replay_buffer) == (17 if world == "NotANumber" else 19)
     assert resumed.run().status == "finished"  # the new environment has not broken yet
@@ -175,7 +176,9 @@ def test_an_environment_that_breaks_loses_nothing(tmp_path: Path, world: str) ->
 
 def test_what_cannot_be_drawn_is_only_noted(tmp_path: Path) -> None:
     listener = Listener()
-    outcome = prepare(Plan("odd_worlds:Counting-v0", episodes=2, hyperparameters=QUICK), tmp_path).run(listener)
+    outcome = prepare(RunConfig(environment="odd_worlds:Counting-v0", episodes=2, hyperparameters=QUICK), tmp_path).run(
+        listener
+    )
     assert outcome.status == "finished"
     assert any(text.startswith("note: no film: ") and "rgb_array" in text for text in listener.heard)
     assert not outcome.folder.film.exists()
@@ -188,7 +191,7 @@ def test_a_run_that_cannot_save_everything_says_so_and_saves_the_rest(tmp_path: 
     assert outcome.status == "failed"
     assert outcome.error is not None
     assert "replay.npz could not be saved" in outcome.error
-    assert outcome.folder.read_config()["status"] == "failed"
+    assert outcome.folder.read().status.state == "failed"
     assert outcome.folder.agent.exists()
 
 
@@ -197,24 +200,30 @@ def test_a_run_that_cannot_save_everything_says_so_and_saves_the_rest(tmp_path: 
 )
 def test_the_network_fits_the_observations_and_the_run_can_be_resumed(tmp_path: Path, world: str, policy: str) -> None:
     quickest = {"n_critics": 1, "critic_iterations": 1, "fit_steps": 1, "batch_size": 8}  # convolutions are slow
-    session = prepare(Plan(f"odd_worlds:{world}-v0", episodes=5, hyperparameters=quickest), tmp_path)
-    assert session.config["policy"] == policy
+    session = prepare(RunConfig(environment=f"odd_worlds:{world}-v0", episodes=5, hyperparameters=quickest), tmp_path)
+    assert session.status.policy == policy
     assert session.run().status == "finished"
     assert prepare_resumption(tmp_path, episodes=7).run().summary.steps == 35
 
 
 def test_the_papers_network_for_lunar_lander_is_chosen_and_announced() -> None:
     notes: list[str] = []
-    session = prepare(Plan("LunarLander-v3", hyperparameters=QUICK), note=notes.append)
-    assert session.config["policy_kwargs"] == {"net_arch": [256]}
+    session = prepare(RunConfig(environment="LunarLander-v3", hyperparameters=QUICK), note=notes.append)
+    assert session.config.policy_kwargs == {"net_arch": [256]}
     assert any("net_arch=[256]" in note for note in notes)
-    own = prepare(Plan("LunarLander-v3", hyperparameters=QUICK, policy_kwargs={"net_arch": [16]}), note=notes.append)
-    assert own.config["policy_kwargs"] == {"net_arch": [16]}
+    own = prepare(
+        RunConfig(environment="LunarLander-v3", hyperparameters=QUICK, policy_kwargs={"net_arch": [16]}),
+        note=notes.append,
+    )
+    assert own.config.policy_kwargs == {"net_arch": [16]}
 
 
 def test_an_id_without_version_is_completed() -> None:
     notes: list[str] = []
-    assert prepare(Plan("CartPole", hyperparameters=QUICK), note=notes.append).config["environment"] == "CartPole-v1"
+    assert (
+        prepare(RunConfig(environment="CartPole", hyperparameters=QUICK), note=notes.append).config.environment
+        == "CartPole-v1"
+    )
     assert any("CartPole-v1" in note for note in notes)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bdpi.runs.store import read_runs
+from bdpi.runs.results import read_runs
 
 RUNS = int(os.environ.get("BDPI_SIMULATED_RUNS", "200"))
 EPISODES = 3

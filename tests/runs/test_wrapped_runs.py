@@ -12,20 +12,20 @@ from stable_baselines3.common.env_util import unwrap_wrapper
 
 from bdpi.agents import AGENTS
 from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise
-from bdpi.runs import keeper
+from bdpi.runs import recorder
 from bdpi.runs.build import announcements, make_environment
+from bdpi.runs.config import RunConfig
 from bdpi.runs.episodes import read_monitor
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.plan import Plan
 from bdpi.runs.play import play
-from bdpi.runs.train import Session, prepare, prepare_resumption
+from bdpi.runs.train import AgentDriver, Session, prepare, prepare_resumption
 
 QUICK = {"n_critics": 2, "fit_steps": 2, "batch_size": 16, "n_threads": 1}
 
 
-def quick(environment: str = "FrozenLake-v1", episodes: int | None = 10, **more: Any) -> Plan:
-    return Plan(environment, episodes=episodes, hyperparameters=QUICK, **more)
+def quick(environment: str = "FrozenLake-v1", episodes: int | None = 10, **more: Any) -> RunConfig:
+    return RunConfig(environment=environment, episodes=episodes, hyperparameters=QUICK, **more)
 
 
 def after(n: int) -> Callable[[], bool]:
@@ -48,9 +48,9 @@ def test_every_agent_trains_resumes_and_plays(tmp_path: Path, agent: str) -> Non
     folder = prepare(quick(agent=agent, episodes=8), tmp_path).run().folder
     assert prepare_resumption(tmp_path, episodes=12).run().status == "finished"
     assert len(read_monitor(folder.monitor)) == 12
-    config = folder.read_config()
-    assert config["agent"] == agent
-    assert "gamma" in config["defaults"]
+    record = folder.read()
+    assert record.config.agent == agent
+    assert "gamma" in record.status.defaults
     assert len(play(folder, 3)) == 3
 
 
@@ -64,15 +64,15 @@ def test_continuous_actions_are_wrapped_and_announced_in_one_line(tmp_path: Path
         "odd_worlds:Steered-v0: continuous actions, each found by 6 binary decisions for each of its 2 numbers "
         "(--action-bits would change it)"
     ]
-    assert session.config["action_bits"] == 6
-    assert session.config["policy"] == "MlpPolicy"
+    assert session.config.action_bits == 6
+    assert session.status.policy == "MlpPolicy"
     assert session.run().status == "finished"
 
 
 def test_what_pictures_and_noise_change_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     notes: list[str] = []
-    plan = Plan("odd_worlds:Pictures-v0", episodes=1, off_policy_noise=0.2)
+    plan = RunConfig(environment="odd_worlds:Pictures-v0", episodes=1, off_policy_noise=0.2)
     prepare(plan, tmp_path, note=notes.append)
     assert notes == [
         "odd_worlds:Pictures-v0: pictures, so CnnPolicy and fit_steps=1 (--set fit_steps=20 would change it)",
@@ -80,7 +80,9 @@ def test_what_pictures_and_noise_change_is_announced(tmp_path: Path, monkeypatch
         "and is not learned from",
     ]
     notes.clear()
-    prepare(Plan("odd_worlds:Pictures-v0", episodes=1, hyperparameters={"fit_steps": 2}), note=notes.append)
+    prepare(
+        RunConfig(environment="odd_worlds:Pictures-v0", episodes=1, hyperparameters={"fit_steps": 2}), note=notes.append
+    )
     assert notes == []
 
 
@@ -88,7 +90,7 @@ def test_on_a_gpu_it_is_said_what_makes_pictures_faster(monkeypatch: pytest.Monk
     environment = make_environment("odd_worlds:Pictures-v0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for settings, agent, is_said in (({}, "bdpi", True), ({}, "ppo", False), ({"precision": "float32"}, "bdpi", False)):
-        plan = Plan("odd_worlds:Pictures-v0", agent, hyperparameters=settings)
+        plan = RunConfig(environment="odd_worlds:Pictures-v0", agent=agent, hyperparameters=settings)
         assert any("precision=bfloat16" in text for text in announcements(plan, environment)) == is_said
 
 
@@ -96,7 +98,7 @@ def test_discrete_actions_are_left_alone() -> None:
     notes: list[str] = []
     session = prepare(quick(), note=notes.append)
     assert notes == []
-    assert session.config["action_bits"] is None
+    assert session.config.action_bits is None
     assert unwrap_wrapper(session.environment, BinaryActionSearch) is None
 
 
@@ -104,7 +106,7 @@ def test_all_files_count_real_steps(tmp_path: Path) -> None:
     outcome = prepare(quick("odd_worlds:Steered-v0", episodes=4, action_bits=3), tmp_path).run()
     assert read_monitor(outcome.folder.monitor).lengths == [5] * 4
     assert (outcome.summary.episodes, outcome.summary.steps) == (4, 20)
-    assert outcome.folder.read_config()["result"]["steps"] == 20
+    assert outcome.folder.read().status.result.steps == 20
     resumed = prepare_resumption(tmp_path, episodes=6)
     assert resumed.agent.num_timesteps == 20 * 3 * 2  # decisions
     assert resumed.run().summary.steps == 30
@@ -138,7 +140,7 @@ def test_a_stopped_search_resumes_with_whole_steps(tmp_path: Path) -> None:
         (quick("CarRacing-v3"), "pictures"),
     ],
 )
-def test_actions_that_cannot_be_searched_are_refused(plan: Plan, says: str) -> None:
+def test_actions_that_cannot_be_searched_are_refused(plan: RunConfig, says: str) -> None:
     with pytest.raises(RunError, match=says):
         prepare(plan)
 
@@ -163,7 +165,9 @@ def test_noisy_training_episodes_alternate_with_tests_that_are_not_learned_from(
 
 def test_pure_noise_teaches_what_the_tests_show(tmp_path: Path) -> None:
     hyperparameters = {**QUICK, "learning_rate": 1e-2, "fit_steps": 20}
-    plan = Plan("odd_worlds:Right-v0", episodes=80, hyperparameters=hyperparameters, off_policy_noise=1.0)
+    plan = RunConfig(
+        environment="odd_worlds:Right-v0", episodes=80, hyperparameters=hyperparameters, off_policy_noise=1.0
+    )
     folder = prepare(plan, tmp_path).run().folder
     # Training draws every action at random: the mean of 40 episodes is 2.5, with a standard deviation of 0.18.
     assert np.mean(read_monitor(folder.monitor).returns[40:]) == pytest.approx(2.5, abs=0.9)
@@ -190,7 +194,8 @@ def test_noise_and_tests_are_repeatable(tmp_path: Path) -> None:
 
 def test_no_two_tests_begin_in_the_same_state(tmp_path: Path) -> None:
     session = prepare(quick("CartPole-v1", off_policy_noise=0.2), tmp_path)
-    tester = session.tester
+    assert isinstance(session.driver, AgentDriver)
+    tester = session.driver.tester
     assert tester is not None
     tester.open(0, 0.0)
     tmp_path.mkdir(exist_ok=True)
@@ -242,7 +247,7 @@ def test_a_test_that_was_stopped_is_played_when_the_run_resumes(tmp_path: Path, 
 def test_a_killed_run_forgets_the_tests_of_the_agent_that_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", 0.0)
     session = prepare(quick("CartPole-v1", episodes=200, off_policy_noise=0.2), tmp_path)
     saved: list[int] = []
 
@@ -250,7 +255,7 @@ def test_a_killed_run_forgets_the_tests_of_the_agent_that_was_lost(
         config = json.loads((tmp_path / "config.json").read_text())
         n_saved = config["result"]["episodes"] if config["result"] else 0
         if n_saved >= 2:
-            monkeypatch.setattr(session, "_save", lambda status: None)  # no later checkpoint
+            monkeypatch.setattr(session, "save", lambda status: None)  # no later checkpoint
             if len(session.progress.tests) > n_saved:
                 saved.append(n_saved)
                 raise SystemExit
@@ -296,12 +301,3 @@ def test_tests_play_and_film_respect_action_masks(tmp_path: Path) -> None:
     assert read_monitor(folder.test).lengths == [5] * 10
     for deterministic in (True, False):
         assert {episode.length for episode in play(folder, 10, deterministic=deterministic)} == {5}
-
-
-def test_configurations_without_the_newer_entries_are_read() -> None:
-    data = quick().as_dict()
-    del data["off_policy_noise"], data["action_bits"]
-    assert Plan.from_dict(data) == quick()
-    del data["seed"]
-    with pytest.raises(RunError, match="no entry 'seed'"):
-        Plan.from_dict(data)

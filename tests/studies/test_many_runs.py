@@ -3,18 +3,18 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bdpi.runs.campaign import run_campaign
-from bdpi.runs.episodes import read_monitor, read_returns
+from bdpi.runs.config import RunRecord, RunStatus
+from bdpi.runs.episodes import Episodes, read_monitor, read_returns, summarize
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import Job, JobResult
-from bdpi.runs.store import read_runs, write_index
+from bdpi.runs.results import read_runs, write_index
 from bdpi.studies import load_study
 
 RUNS, EPISODES = 2_000, 3
@@ -63,9 +63,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Job]]
     for job in jobs:
         folder = RunFolder(job.folder)
         folder.make()
-        result = {"episodes": EPISODES, "steps": 60}
-        place = {"study": asdict(job.place), "configuration": job.configuration}
-        folder.write_config({**job.plan.as_dict(), "status": "finished", "result": result, **place})
+        result = summarize(Episodes([1.0] * EPISODES), 60, 1.0)
+        drawn = {"study": job.place, "configuration": job.configuration}
+        folder.write(RunRecord(job.config, RunStatus(status="finished", result=result, policy="MlpPolicy", **drawn)))
         rows = "".join(f"{job.place.seed + episode}.5,20,{episode}.25\n" for episode in range(EPISODES))
         folder.monitor.write_text('#{"t_start": 1.0, "env_id": "LunarLander-v3"}\nr,l,t\n' + rows)
         folder.agent.write_bytes(b"agent")

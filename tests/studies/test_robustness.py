@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from bdpi.runs.campaign import run_campaign
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import make_executor
 from bdpi.runs.job import check_jobs, execute, status_of
-from bdpi.runs.store import StoredRun, read_runs, write_index
+from bdpi.runs.results import read_runs, write_index
 from bdpi.studies import load_study
 from bdpi.studies.space import Space
 from bdpi.studies.study import parse_study
@@ -112,21 +113,23 @@ def test_the_spaces_are_those_of_the_appendix(tmp_path: Path) -> None:
     check_jobs(jobs)
     assert len(jobs) == 40 * 6
     for job in jobs:
-        settings = job.plan.hyperparameters
-        assert job.plan.seed == job.place.seed
+        settings = job.config.hyperparameters
+        assert job.config.seed == job.place.seed
         assert settings.get("critics_per_step", 0) <= settings.get("n_critics", 0)
-        assert settings.get("n_steps") == settings["batch_size"] if job.plan.agent == "ppo" else True
-        assert len(job.plan.policy_kwargs["net_arch"]) == (2 if job.plan.agent in ("ppo", "a2c", "acktr") else 1)
+        assert settings.get("n_steps") == settings["batch_size"] if job.config.agent == "ppo" else True
+        assert len(job.config.policy_kwargs["net_arch"]) == (2 if job.config.agent in ("ppo", "a2c", "acktr") else 1)
 
 
 def test_the_budget_can_be_chosen(tmp_path: Path) -> None:
     study = load_study("robustness")
     few = study.smaller(configs=2, episodes=5, environments=("CartPole-v1",), only=("bdpi",)).jobs(tmp_path)
-    assert [(j.plan.environment, j.plan.episodes, j.place.seed) for j in few] == [("CartPole-v1", 5, k) for k in (0, 1)]
+    assert [(j.config.environment, j.config.episodes, j.place.seed) for j in few] == [
+        ("CartPole-v1", 5, k) for k in (0, 1)
+    ]
     more = study.smaller(configs=4, only=("bdpi",)).jobs(tmp_path)
-    assert [j.plan.hyperparameters for j in few] == [j.plan.hyperparameters for j in more[:2]]
+    assert [j.config.hyperparameters for j in few] == [j.config.hyperparameters for j in more[:2]]
     both = study.smaller(configs=1, environments=("lunarlander", "Acrobot-v1"), only=("DQN",)).jobs(tmp_path)
-    assert {j.plan.environment for j in both} == {"LunarLander-v3", "Acrobot-v1"}
+    assert {j.config.environment for j in both} == {"LunarLander-v3", "Acrobot-v1"}
 
 
 @pytest.mark.parametrize(
@@ -180,10 +183,10 @@ def test_runs_remember_which_configuration_they_have(tmp_path: Path) -> None:
     _, runs, problems = read_runs(tmp_path / "t")
     assert not problems
     for run in runs:
-        drawn = run.config["configuration"]
+        drawn = run.record.status.configuration
         assert {name: tuple(entry) for name, entry in drawn.items()} == jobs[run.place.seed].configuration
-        assert run.config["hyperparameters"]["n_steps"] == [16, 32][drawn["n_steps"][0]]
-        assert run.config["policy_kwargs"]["net_arch"] == [[8], [16]][drawn["net_arch"][0]]
+        assert run.config.hyperparameters["n_steps"] == [16, 32][drawn["n_steps"][0]]
+        assert run.config.policy_kwargs["net_arch"] == [[8], [16]][drawn["net_arch"][0]]
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +231,7 @@ def test_a_finished_run_without_its_episodes_is_damaged(three_runs: Path, tmp_pa
         assert problem.startswith(f"left out: {message}")
     write_report(runs, tmp_path / "report", title="t", command="c")
     assert "| CartPole, 2 episodes | PPO | 1 |" in (tmp_path / "report" / "tables.md").read_text()
-    kept = StoredRun(runs[0].place, "finished", runs[0].returns[:0], runs[0].lengths[:0], config=runs[0].config)
+    kept = replace(runs[0], returns=runs[0].returns[:0], lengths=runs[0].lengths[:0])
     assert comparisons_of([*runs, kept])[0].algorithms[0].unfinished == "1 without episodes"
 
 

@@ -33,7 +33,7 @@ def test_every_study_of_the_package_can_be_read_and_names_agents_that_exist(tmp_
         study = load_study(name)
         jobs = study.jobs(tmp_path)
         assert len({job.folder for job in jobs}) == len(jobs)
-        assert {job.plan.agent for job in jobs} <= {*AGENTS, *PAPER_AGENTS, *PEERS}
+        assert {job.config.agent for job in jobs} <= {*AGENTS, *PAPER_AGENTS, *PEERS}
         assert {path for _, path in study.folders(tmp_path)} == {job.folder for job in jobs}
     assert set(PEER_NAMES) == set(PEERS)
 
@@ -43,11 +43,14 @@ def test_the_papers_figure_is_complete(tmp_path: Path) -> None:
     places = [place for place, _ in study.folders(tmp_path)]
     assert len(places) == 8 * 4 * (6 + 6 + 2)
     assert len(study.jobs(tmp_path)) == 8 * 4 * (6 + 5 + 1)  # 16x16 and BDPI without noise are the same runs
-    noisy = {j.plan.environment: j.plan.off_policy_noise for j in study.jobs(tmp_path) if j.place.row == "noise"}
+    noisy = {j.config.environment: j.config.off_policy_noise for j in study.jobs(tmp_path) if j.place.row == "noise"}
     assert noisy["TableLong-v0"] == 0.05
     assert set(noisy.values()) == {0.05, 0.2}
     critics = {
-        j.place.series: (j.plan.hyperparameters.get("n_critics", 16), j.plan.hyperparameters.get("critics_per_step"))
+        j.place.series: (
+            j.config.hyperparameters.get("n_critics", 16),
+            j.config.hyperparameters.get("critics_per_step"),
+        )
         for j in study.jobs(tmp_path)
         if j.place.row == "critics"
     }
@@ -60,12 +63,12 @@ def test_a_table_becomes_jobs(tmp_path: Path) -> None:
     assert len(jobs) == 2 * 2 * 4
     job = jobs["critics", "FrozenLake-v1", "8x4", 1]
     assert job.folder == tmp_path / "small" / "critics" / "FrozenLake-v1" / "8x4-seed1"
-    assert (job.plan.agent, job.plan.seed, job.plan.episodes) == ("bdpi", 1, 20)
-    assert job.plan.hyperparameters == {"n_critics": 8, "critics_per_step": 4}
-    assert job.plan.policy_kwargs == {"net_arch": [16]}
-    assert jobs["noise", "CartPole-v1", "noisy", 0].plan.off_policy_noise == 0.05
-    assert jobs["noise", "CartPole-v1", "noisy", 0].plan.episodes == 5
-    assert jobs["noise", "FrozenLake-v1", "noisy", 0].plan.off_policy_noise == 0.2
+    assert (job.config.agent, job.config.seed, job.config.episodes) == ("bdpi", 1, 20)
+    assert job.config.hyperparameters == {"n_critics": 8, "critics_per_step": 4}
+    assert job.config.policy_kwargs == {"net_arch": [16]}
+    assert jobs["noise", "CartPole-v1", "noisy", 0].config.off_policy_noise == 0.05
+    assert jobs["noise", "CartPole-v1", "noisy", 0].config.episodes == 5
+    assert jobs["noise", "FrozenLake-v1", "noisy", 0].config.off_policy_noise == 0.2
     shown = {(p.row, p.series): path for p, path in study.folders(tmp_path) if p.seed == 0 and "Lake" in p.environment}
     assert shown["critics", "16x16"] == shown["algorithms", "BDPI"]
 
@@ -75,19 +78,21 @@ def test_a_smaller_study_has_what_was_asked_for_and_what_that_shows(tmp_path: Pa
     part = study.smaller(environments=("lake",), rows=("critics",), only=("16x16",), seeds=3, episodes=7)
     jobs = part.jobs(tmp_path)
     # the runs that 16x16 shows belong to another row; they are run all the same
-    assert [(j.place.row, j.place.series, j.plan.episodes) for j in jobs] == [("algorithms", "BDPI", 7)] * 3
+    assert [(j.place.row, j.place.series, j.config.episodes) for j in jobs] == [("algorithms", "BDPI", 7)] * 3
     assert [p.seed for p, _ in part.folders(tmp_path)] == [0, 1, 2]
     figure = load_study("figure2").smaller(rows=("critics", "noise"), environments=("table",), seeds=1)
     folders = [job.folder for job in figure.jobs(tmp_path)]
     assert len(folders) == len(set(folders)) == 5 + 1 + 1  # 16x16 and BDPI without noise show the same run
-    assert {j.plan.environment for j in study.smaller(environments=("CartPole-v1",)).jobs(tmp_path)} == {"CartPole-v1"}
+    assert {j.config.environment for j in study.smaller(environments=("CartPole-v1",)).jobs(tmp_path)} == {
+        "CartPole-v1"
+    }
 
 
 @pytest.mark.parametrize("episodes", [3, 2000])
 def test_all_runs_have_as_many_episodes_as_asked_for(episodes: int, tmp_path: Path) -> None:
     """Fewer than the study has, or more."""
     jobs = parse_study("small", TABLE).smaller(episodes=episodes).jobs(tmp_path)
-    assert {job.plan.episodes for job in jobs} == {episodes}
+    assert {job.config.episodes for job in jobs} == {episodes}
 
 
 @pytest.mark.parametrize(
@@ -276,4 +281,4 @@ def test_both_networks_of_a_peer_may_have_layers_of_their_own(tmp_path: Path) ->
     jobs = parse_study("small", {**TABLE, "rows": {"r": {"s": {"agent": "ppo", "set": {"net_arch": layers}}}}}).jobs(
         tmp_path
     )
-    assert jobs[0].plan.policy_kwargs == {"net_arch": layers}
+    assert jobs[0].config.policy_kwargs == {"net_arch": layers}

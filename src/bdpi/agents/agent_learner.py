@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
-from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer, gather
 from bdpi.agents.spaces import NativeInputs, is_zero_based, scaled, shift_to_zero
 from bdpi.learner import Learner, Transitions
 from bdpi.learner.functional import bind_parameters
@@ -22,6 +21,7 @@ from bdpi.learner.scales import FAR, Scales, rescale_critics
 from bdpi.learner.tabular import TabularLearner, allowed
 
 if TYPE_CHECKING:
+    from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
     from bdpi.agents.policies import BDPIPolicy
 
 
@@ -216,3 +216,25 @@ class AgentLearner:
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
         """Take over a state; a state of other networks is refused."""
         self.learner.load_state_dict({name: np.asarray(tensor.cpu()) for name, tensor in state.items()})
+
+
+def gather(transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None) -> Transitions:
+    """The transitions that ``batches`` names, copied and normalised with the current statistics of ``normalizer``."""
+    index = batches.reshape(-1)
+
+    def observations(stored: Observations) -> Observations:
+        chosen = {key: part[index] for key, part in stored.items()} if isinstance(stored, dict) else stored[index]
+        return chosen if normalizer is None else normalizer.normalize_obs(chosen)
+
+    rewards = transitions.rewards[index]
+    if normalizer is not None:
+        rewards = normalizer.normalize_reward(rewards).astype(np.float32)
+    return Transitions(
+        observations(transitions.observations),
+        transitions.actions[index],
+        rewards,
+        transitions.discounts[index],
+        observations(transitions.next_observations),
+        None if transitions.masks is None else transitions.masks[index],
+        None if transitions.next_masks is None else transitions.next_masks[index],
+    )

@@ -11,8 +11,8 @@ from typing import Any, TypedDict
 import torch
 
 from bdpi.agents.journal import Journal
-from bdpi.agents.learners import LearnerChoice
-from bdpi.learner.torch import Precision
+from bdpi.learner.arrangement import Precision
+from bdpi.learner.registry import LearnerChoice
 
 
 class CommonSettings(TypedDict, total=False):

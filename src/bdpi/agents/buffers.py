@@ -11,14 +11,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
-from stable_baselines3.common.vec_env import VecNormalize
 
-from bdpi.agents.files import UNREADABLE, File, refuse_journal, replace_file
+from bdpi.agents.files import UNREADABLE, File
 from bdpi.agents.journal import Transition
 from bdpi.agents.spaces import is_zero_based, shift_to_zero
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 from bdpi.learner.scales import returns_to_go
+from bdpi.storage.atomic import refuse_journal, write_atomically
 
 
 def _stacked(values: list[Any]) -> Any:
@@ -255,7 +255,7 @@ class _Transitions(_Base):
             np.savez_compressed(file, **held)  # type: ignore[arg-type]
 
         if isinstance(path, str | os.PathLike):
-            replace_file(pathlib.Path(path), write)
+            write_atomically(pathlib.Path(path), write)
         else:
             write(path)
 
@@ -356,25 +356,3 @@ class TransitionBuffer(_Transitions, ReplayBuffer):
 
 class DictTransitionBuffer(_Transitions, DictReplayBuffer):
     """The replay buffer of Dict observations."""
-
-
-def gather(transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None) -> Transitions:
-    """The transitions that ``batches`` names, copied and normalised with the current statistics of ``normalizer``."""
-    index = batches.reshape(-1)
-
-    def observations(stored: Observations) -> Observations:
-        chosen = _map(lambda array: array[index], stored)
-        return chosen if normalizer is None else normalizer.normalize_obs(chosen)
-
-    rewards = transitions.rewards[index]
-    if normalizer is not None:
-        rewards = normalizer.normalize_reward(rewards).astype(np.float32)
-    return Transitions(
-        observations(transitions.observations),
-        transitions.actions[index],
-        rewards,
-        transitions.discounts[index],
-        observations(transitions.next_observations),
-        None if transitions.masks is None else transitions.masks[index],
-        None if transitions.next_masks is None else transitions.next_masks[index],
-    )

@@ -46,7 +46,7 @@ from bdpi.agents.files import File, refuse_pickle, with_ending
 from bdpi.agents.health import Finding
 from bdpi.agents.inputs import Inputs
 from bdpi.agents.journal import Journal, Transition
-from bdpi.agents.learners import LearnerChoice, check_choice, network_learner
+from bdpi.agents.learners import network_learner
 from bdpi.agents.metrics import entropy_bits, kl_divergence
 from bdpi.agents.normalizing import update_normalizer
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, to_arrays
@@ -54,12 +54,13 @@ from bdpi.agents.scales import ScaleEstimator
 from bdpi.agents.spaces import channels_first, shift_to_zero
 from bdpi.envs.wrappers.retracing import CONTINUED
 from bdpi.learner import Hyperparameters, native
+from bdpi.learner.arrangement import Precision, dtype_of
 from bdpi.learner.functional import bind_parameters
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
-from bdpi.learner.rules import ActorRule, check_rule
+from bdpi.learner.registry import LearnerChoice, check_choice
+from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule, check_rule
 from bdpi.learner.scales import Scales
 from bdpi.learner.tabular import allowed
-from bdpi.learner.torch import Precision, dtype_of
 
 Self = TypeVar("Self", bound="Ensemble")
 
@@ -349,12 +350,17 @@ class Ensemble(OffPolicyAlgorithm):
         if self.journal is not None:
             self._open_journal(self.journal)
 
+    def critic_rule(self) -> CriticRule:
+        """How critics move towards their new estimates."""
+        return ClippedDouble(self.critic_step_size)
+
     def actor_rule(self) -> ActorRule | None:
         """How the actor follows a critic; None: there is no actor, and each episode follows a critic."""
         return None
 
     def _make_learner(self) -> AgentLearner:
-        rule = self.actor_rule()
+        rule, critic_rule = self.actor_rule(), self.critic_rule()
+        check_rule(critic_rule, int(self.action_space.n))
         if rule is None:
             self.policy.actor = None
         else:
@@ -372,6 +378,7 @@ class Ensemble(OffPolicyAlgorithm):
             threads,
             self.prior_scale,
             self.precision,
+            critic_rule=critic_rule,
         )
 
     def set_random_seed(self, seed: int | None = None) -> None:
@@ -572,7 +579,7 @@ class Ensemble(OffPolicyAlgorithm):
         return Hyperparameters(
             critic_iterations=self.critic_iterations,
             fit_steps=self.fit_steps or self.policy.default_fit_steps,
-            critic_step_size=self.critic_step_size,
+            critic_rule=self.critic_rule(),
             learning_rate=learning_rate,
             actor_learning_rate=actor_learning_rate,
             actor_rule=self.actor_rule(),

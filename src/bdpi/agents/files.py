@@ -6,17 +6,13 @@ moments and, if wanted, the replay memory.
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import io
 import json
 import os
 import pathlib
-import time
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,13 +20,12 @@ import safetensors
 import safetensors.numpy
 
 from bdpi.agents.encoding import Arrays
+from bdpi.storage.atomic import refuse_journal, write_atomically
 
 FORMAT, VERSION = "bdpi agent", 1
 _DOCUMENT, _ARRAYS = "agent.json", "arrays.safetensors"
 _LARGEST_DOCUMENT = 64 << 20  # bytes
 _PIECE = 1 << 20  # bytes that are written at a time
-#: Seconds without a change after which a partial file is nobody's: of a process that is gone, and of any other.
-_GROWING, _ABANDONED = 60, 24 * 3600
 
 #: What comes out of NumPy's archives, and of Parquet, when they are damaged, or something else.
 UNREADABLE = (
@@ -86,7 +81,7 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
         return
     target = with_ending(pathlib.Path(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(target, write)
+    write_atomically(target, write)
 
 
 def _head_of(arrays: Arrays) -> bytes:
@@ -100,54 +95,6 @@ def _head_of(arrays: Arrays) -> bytes:
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
-
-
-def replace_file(path: pathlib.Path, write: Callable[[Any], object]) -> None:
-    """Write a file beside another, and put it in its place when it is on the disk.
-
-    :raises OSError: which names the file, when it cannot be written
-    """
-    refuse_journal(path)
-    partial = new_partial(path)
-    try:
-        with partial.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except Exception as error:
-        if isinstance(error.__context__, KeyboardInterrupt):  # which left a part of an archive open
-            raise error.__context__ from None
-        if isinstance(error, OSError) and error.filename is None and error.errno is not None:  # a full disk, for one
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def new_partial(path: pathlib.Path) -> pathlib.Path:
-    """Where to write a file until it is complete. What processes that were killed have left there is removed."""
-    with contextlib.suppress(OSError):  # it is only tidied up
-        for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial*"):
-            number = left.name.removeprefix(f".{path.name}.").partition(".")[0]
-            age = time.time() - left.stat().st_mtime
-            # Another machine may be writing it: what grows is left alone. Numbers of processes are given again.
-            if number.isdecimal() and age > (_ABANDONED if _exists(int(number)) else _GROWING):
-                left.unlink(missing_ok=True)
-    return path.with_name(f".{path.name}.{os.getpid()}.partial")
-
-
-def _exists(process: int) -> bool:
-    """Whether there is such a process; nobody can ask on Windows."""
-    if os.name == "nt":
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # somebody else's
-        return True
-    return True
 
 
 def with_ending(path: pathlib.Path, ending: str = ".zip") -> pathlib.Path:
@@ -180,17 +127,6 @@ def read_parameters(path: File) -> Arrays:
     :raises ValueError: for a file that is damaged or foreign
     """
     return _open(path)[1]
-
-
-def refuse_journal(path: str | os.PathLike[str]) -> None:
-    """Asked before a file of another kind is opened. Whoever closes a file gives back all locks that the process has on
-    it; also those of a journal, which is then no longer safe from other programs.
-
-    :raises ValueError: when a journal is open there, or was when its program crashed
-    """
-    log = pathlib.Path(f"{pathlib.Path(path).resolve()}-wal")
-    if log.exists():
-        raise ValueError(f"{path} is a journal (there is {log.name} beside it): choose another file")
 
 
 def class_of(path: File) -> str:

@@ -19,9 +19,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.agents.files import UNREADABLE, new_partial, refuse_journal, replace_file
+from bdpi.agents.files import UNREADABLE
 from bdpi.agents.journal import Journal, JournalError
 from bdpi.agents.journal_columns import MASKS, Chunk, Columns
+from bdpi.storage.atomic import refuse_journal, replacing, write_atomically
 
 #: Told how many transitions are done, and of how many.
 Progress = Callable[[int, int], object]
@@ -58,7 +59,7 @@ def export_npz(journal: Journal, path: str | os.PathLike[str], progress: Progres
         progress(done, n)
     held = {name: array[:done] for name, array in arrays.items() if given.get(name, True)}
     held[_SPACES] = np.array(columns.as_json())
-    replace_file(Path(path), lambda file: np.savez_compressed(file, **held))  # type: ignore[arg-type]
+    write_atomically(Path(path), lambda file: np.savez_compressed(file, **held))  # type: ignore[arg-type]
     return done
 
 
@@ -169,7 +170,7 @@ def export_parquet(journal: Journal, path: str | os.PathLike[str], progress: Pro
                 progress(done, n)
 
     try:
-        replace_file(Path(path), write)
+        write_atomically(Path(path), write)
     except arrow.ArrowException as error:
         raise JournalError(f"{path} cannot be written: {error}. Use .npz.") from error
     return done
@@ -286,30 +287,30 @@ def _append(
 ) -> int:
     """Write the chunks, all or none."""
     target = Path(journal_path)
-    is_new = not target.exists() or target.stat().st_size == 0
-    # A new journal is written beside its place: whoever looks there finds all of it, or nothing.
-    path = new_partial(target) if is_new else target
-    if not is_new:
-        with Journal(path, columns.observation_space, columns.action_space):
+    if target.exists() and target.stat().st_size > 0:
+        with Journal(target, columns.observation_space, columns.action_space):
             pass  # it is a journal, and of these spaces
-        _refuse_if_open(path)
+        _refuse_if_open(target)
+        return _append_to(target, chunks, columns, progress)
+    with replacing(target) as partial:
+        try:
+            return _append_to(partial, chunks, columns, progress)
+        finally:
+            for ending in ("-wal", "-shm"):
+                partial.with_name(partial.name + ending).unlink(missing_ok=True)
+
+
+def _append_to(path: Path, chunks: Iterator[tuple[Chunk, int]], columns: Columns, progress: Progress) -> int:
     done = 0
-    try:
-        with (
-            Journal(path, columns.observation_space, columns.action_space, new_id=columns.journal_id) as journal,
-            _transaction(journal),
-        ):
-            for chunk, n in chunks:
-                for step in columns.steps(chunk):
-                    journal.append(step)
-                done += len(chunk)
-                progress(done, n)
-        if is_new:
-            os.replace(path, target)
-    finally:
-        if is_new:
-            for ending in ("", "-wal", "-shm"):
-                path.with_name(path.name + ending).unlink(missing_ok=True)
+    with (
+        Journal(path, columns.observation_space, columns.action_space, new_id=columns.journal_id) as journal,
+        _transaction(journal),
+    ):
+        for chunk, n in chunks:
+            for step in columns.steps(chunk):
+                journal.append(step)
+            done += len(chunk)
+            progress(done, n)
     return done
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdpi.commands.console import FAILED, say
+from bdpi.commands.console import FAILED, say, say_table
 
 if TYPE_CHECKING:
     from bdpi.runs.check import Look, Range
@@ -26,7 +24,9 @@ def check(
     environment: Annotated[
         str, typer.Argument(metavar="ENV_ID", help="A Gymnasium id, as for bdpi train.", show_default=False)
     ],
-    episodes: Annotated[int, typer.Option(metavar="N", min=1, help="Estimate how long so many episodes take.")] = 300,
+    episodes: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Estimate the time for this number of episodes.")
+    ] = 300,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Look at an environment before training: spaces, scales, how episodes end, and how long training takes.
@@ -47,20 +47,8 @@ def check(
     from bdpi.commands.ticker import Ticker
     from bdpi.runs.check import look_at
 
-    tickers: dict[str, Ticker] = {}
-
-    def tick(what: str, done: int, total: int) -> None:
-        if what not in tickers:
-            for ticker in tickers.values():
-                ticker.end()
-            tickers[what] = Ticker(what)
-        tickers[what](done, total)
-
-    try:
-        look = look_at(environment, episodes, tick)
-    finally:
-        for ticker in tickers.values():
-            ticker.end()
+    with Ticker() as ticker:
+        look = look_at(environment, episodes, lambda what, done, total: ticker(done, total, what))
     if as_json:
         say(json.dumps(look.as_dict(), indent=2))
     else:
@@ -77,7 +65,7 @@ def _show(look: Look) -> None:
     if look.steps:
         _show_steps(look)
     if look.by_itself:
-        _list("What bdpi train does by itself:", look.by_itself)
+        _list("What bdpi train does automatically:", look.by_itself)
     _show_times(look)
     if look.remarks:
         _list("Worth knowing:", look.remarks)
@@ -89,11 +77,10 @@ def _show(look: Look) -> None:
             say(f"    {finding.remedy}")
     else:
         say()
-        say("Nothing speaks against training here.")
+        say("No problems found.")
 
 
 def _show_steps(look: Look) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     say()
@@ -114,16 +101,13 @@ def _show_steps(look: Look) -> None:
     ):
         if spread is not None:
             table.add_row(name, *_numbers(spread))
-    # In a file or a pipe, lines are not folded, so that they can be searched.
-    console = Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False)
-    with contextlib.suppress(OSError):
-        console.print(table)
+    say_table(table)
     if episodes is not None:
         going_on = f"; one was going on after {episodes.unfinished} steps" if episodes.unfinished else ""
         ended = episodes.terminated + episodes.truncated
         say(
-            f"  {ended} episodes ended: {episodes.terminated} terminated, {episodes.truncated} truncated (cut off by a "
-            f"time limit or the like){going_on}"
+            f"  {ended} episodes ended: {episodes.terminated} terminated, {episodes.truncated} truncated (cut off, "
+            f"mostly by a time limit){going_on}"
         )
 
 
@@ -132,7 +116,7 @@ def _numbers(spread: Range) -> list[str]:
 
 
 def _show_times(look: Look) -> None:
-    from bdpi.runs.text import duration
+    from bdpi.runs.formatting import duration
 
     if look.step_ms is None:
         return
@@ -147,7 +131,7 @@ def _show_times(look: Look) -> None:
         times.append(f"about {duration(estimate.seconds)} if they stay as long as random ones")
     if estimate.longest is not None:
         times.append(f"{duration(estimate.longest)} if all reach the time limit")
-    say(f"{estimate.episodes} episodes take {', '.join(times) or 'who knows how long: none has ended'}.")
+    say(f"{estimate.episodes} episodes take {', '.join(times) or 'an unknown time: none has ended'}.")
 
 
 def _list(title: str, lines: list[str]) -> None:

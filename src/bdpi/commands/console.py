@@ -6,15 +6,28 @@ import contextlib
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 BAD_INPUT = 2
 FAILED = 1
 
 
 def say(text: str = "") -> None:
-    """Print, unless nobody reads any more."""
+    """Print; if the reader of a pipe is gone, do nothing."""
     with contextlib.suppress(OSError):
         print(text, flush=True)
+
+
+def say_table(table: Table) -> None:
+    """Print a table. In a file or a pipe, its lines are not folded, so that they can be searched."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 300, markup=False, highlight=False)
+    with contextlib.suppress(OSError):
+        console.print(table)
 
 
 def complain(text: str) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-
 import typer
 
-from bdpi.commands.console import say
+from bdpi.commands.console import say, say_table
 
 
 def register(app: typer.Typer) -> None:
@@ -16,20 +13,16 @@ def register(app: typer.Typer) -> None:
 
 
 def envs() -> None:
-    """List the environments of the paper, and what is changed by itself when an agent is trained on them."""
-    from rich.console import Console
+    """List the environments of the paper, and what is changed automatically when an agent is trained on them."""
     from rich.table import Table
 
     from bdpi.runs.presets import ALWAYS, PRESETS
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("environment", "what it is", "changed by itself", "to install"):
+    for title in ("environment", "what it is", "changed automatically", "to install"):
         table.add_column(title, no_wrap=title == "environment")
     for environment, preset in PRESETS.items():
         table.add_row(environment, preset.what, preset.changes or "-", preset.install or "-")
-    # In a file or a pipe, lines are not folded, so that they can be searched.
-    console = Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False)
-    with contextlib.suppress(OSError):
-        console.print(table)
+    say_table(table)
     for line in ("", *ALWAYS):
         say(line)

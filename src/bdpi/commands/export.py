@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,7 +59,7 @@ def export(
 
     chosen = format or _ENDINGS.get(out.suffix.lower())
     if chosen is None:
-        raise RunError(f"{out} could be anything: name it .onnx or .h, or give --format onnx or --format c")
+        raise RunError(f"the format of {out} is unknown: name it .onnx or .h, or give --format onnx or --format c")
     if out.is_dir():
         raise RunError(f"{out} is a folder: name the file to write, for example {out / f'policy{_ending(chosen)}'}")
     file = run / "agent.zip" if run.is_dir() else run
@@ -82,7 +81,7 @@ def export(
     say(f"Wrote {out} ({out.stat().st_size} bytes){said}")
     if agent.learned_with_masks:
         say(MASKS_ARE_NOT_EXPORTED)
-    if folder is not None and folder.read_config().get("action_bits") is not None:
+    if folder is not None and folder.read().config.action_bits is not None:
         say(
             "Its actions are the single decisions, 0 down and 1 up, of Binary Action Search, and its observations are "
             "those of bdpi.envs.wrappers.BinaryActionSearch"
@@ -91,15 +90,17 @@ def export(
 
 def _has_environment(folder: Path) -> bool:
     """Whether it is the folder of a run that names its environment: not one that learned from a journal."""
+    from bdpi.runs.errors import RunError
+    from bdpi.runs.folder import RunFolder
+
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return bool(RunFolder(folder).read().config.environment)
+    except RunError:
         return False
-    return isinstance(config, dict) and config.get("environment") is not None
 
 
 def _load(file: Path) -> Ensemble:
-    """An agent that ``agent.save`` wrote, of whatever class."""
+    """An agent of any class, as ``agent.save`` wrote it."""
     from bdpi.agents import AGENTS
     from bdpi.agents.files import class_of
     from bdpi.runs.errors import RunError, one_line

@@ -60,7 +60,7 @@ def info(
 ) -> None:
     """Show how much is in a journal, what of, and whether it is intact.
 
-    Every transition is read. A robot may go on writing meanwhile. If something is damaged, the exit status is 1.
+    Reads every transition, also while a robot writes. If something is damaged, the exit status is 1.
 
     [bold]Examples[/bold]
 
@@ -68,7 +68,7 @@ def info(
 
     $ bdpi journal info robot.sqlite --json
     """
-    with _errors(), _ticking() as progress:
+    with _reading() as progress:
         from bdpi.agents.journal_info import examine
 
         found = examine(file, progress)
@@ -81,7 +81,7 @@ def info(
 
 
 def _show(found: JournalInfo) -> None:
-    from bdpi.runs.text import number
+    from bdpi.runs.formatting import number
 
     episodes = f"{len(found.returns)}"
     if found.unfinished:
@@ -127,7 +127,7 @@ def export(
 ) -> None:
     """Write a journal for other programs: NumPy's NPZ, or Parquet.
 
-    A robot may go on writing meanwhile. NPZ is for NumPy and has to fit in memory; Parquet is for pandas, DuckDB and
+    Works while a robot writes. NPZ is for NumPy and has to fit in memory; Parquet is for pandas, DuckDB and
     the like, and needs pip install "bdpi\\[parquet]". A file that is there already is replaced.
 
     [bold]Examples[/bold]
@@ -137,7 +137,7 @@ def export(
     $ bdpi journal export robot.sqlite robot.parquet
     """
     is_npz = _ending(out) == ".npz"
-    with _errors(), _ticking() as progress:
+    with _reading() as progress:
         from bdpi.agents.journal import Journal
         from bdpi.agents.journal_files import export_npz, export_parquet
         from bdpi.runs.errors import RunError
@@ -157,8 +157,8 @@ def import_(
 ) -> None:
     """Append what export wrote to a journal, all or nothing.
 
-    The journal is made where there is none, and is then the one that was exported: its agent goes on with it. One of
-    another environment is refused, and so is one that a robot has open.
+    A journal that does not exist is created with the id of the exported one, so that its agent can continue with it. A
+    journal of another environment is refused, and so is one that a robot has open.
 
     [bold]Examples[/bold]
 
@@ -167,7 +167,7 @@ def import_(
     $ bdpi journal import everything.sqlite yesterday.parquet
     """
     is_npz = _ending(source) == ".npz"
-    with _errors(), _ticking() as progress:
+    with _reading() as progress:
         from bdpi.agents.journal import Journal
         from bdpi.agents.journal_files import import_npz, import_parquet
 
@@ -187,23 +187,14 @@ def _ending(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    """What journals say becomes what commands say."""
+def _reading() -> Iterator[Ticker]:
+    """Shows the progress; errors of journals become those of commands."""
     from bdpi.agents.journal import JournalError
+    from bdpi.commands.ticker import Ticker
     from bdpi.runs.errors import RunError, one_line
 
     try:
-        yield
+        with Ticker("transitions") as ticker:
+            yield ticker
     except JournalError as error:
         raise RunError(one_line(error)) from None
-
-
-@contextlib.contextmanager
-def _ticking() -> Iterator[Ticker]:
-    from bdpi.commands.ticker import Ticker
-
-    ticker = Ticker("transitions")
-    try:
-        yield ticker
-    finally:
-        ticker.end()

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from bdpi.commands.console import FAILED, say
+from bdpi.commands.console import FAILED, complain, say
 
 
 def train_offline(
@@ -36,36 +36,52 @@ def train_offline(
 
     from bdpi.commands.ticker import Ticker
     from bdpi.runs.build import agent_class
-    from bdpi.runs.offline import OfflinePlan, prepare_offline
+    from bdpi.runs.config import OfflineConfig
+    from bdpi.runs.formatting import duration, number
+    from bdpi.runs.offline import prepare_offline
+    from bdpi.runs.progress import Observer
     from bdpi.runs.settings import parse_settings
     from bdpi.runs.signals import Stop
-    from bdpi.runs.text import duration, number
 
     name = agent or "bdpi"
     hyperparameters, policy_kwargs = parse_settings(settings, agent_class(name))
-    plan = OfflinePlan(journal, environment, name, seed or 0, epochs, hyperparameters, policy_kwargs, action_bits)
+    config = OfflineConfig(
+        journal=str(journal),
+        environment=environment or "",
+        agent=name,
+        seed=seed or 0,
+        epochs=epochs,
+        hyperparameters=hyperparameters,
+        policy_kwargs=policy_kwargs,
+        action_bits=action_bits,
+    )
     stop = Stop()
-    reading = Ticker("transitions")
-    try:
-        session = prepare_offline(plan, out, note=say, tick=reading, command=["bdpi", *sys.argv[1:]])
-    finally:
-        reading.end()
+    with Ticker("transitions") as reading:
+        session = prepare_offline(config, out, note=say, tick=reading, command=["bdpi", *sys.argv[1:]])
+    assert isinstance(session.config, OfflineConfig)
     config = session.config
-    say(f"{name} learns from {config['transitions']} transitions of {journal}, {config['epochs']} epochs")
+    say(f"{name} learns from {config.transitions} transitions of {journal}, {config.epochs} epochs")
     learning = Ticker("epochs")
-    with stop.on_signals():
-        outcome = session.run(learning, stop.requested, say)
-    learning.end()
-    result = outcome.result
+
+    class View(Observer):
+        def epoch(self, done: int, total: int) -> None:
+            learning(done, total)
+
+        def note(self, text: str) -> None:
+            say(text)
+
+    with stop.on_signals(), learning:
+        outcome = session.run(View(), stop.requested)
+    result = outcome.summary
     say(f"{outcome.status.capitalize()}: {result.epochs} epochs in {duration(result.seconds)}")
     if result.mean_return is not None:
-        say(f"Mean return of {len(result.test_returns)} test episodes: {number(result.mean_return)}")
+        say(f"Mean return of {result.test_episodes} test episodes: {number(result.mean_return)}")
     if outcome.folder.agent.exists():
         say(f"  agent  {outcome.folder.agent}")
-        if config["environment"] is not None:
+        if config.environment:
             say(f"Watch it:  bdpi play {shlex.quote(str(outcome.folder.path))}")
     if outcome.error is not None:
-        print(f"bdpi: {outcome.error}", file=sys.stderr, flush=True)
+        complain(outcome.error)
         raise typer.Exit(FAILED)
     if outcome.status == "interrupted":
         raise typer.Exit(stop.exit_status)

@@ -51,8 +51,8 @@ def play(
 
     from bdpi.runs.build import warnings_as_notes
     from bdpi.runs.episodes import Episode
+    from bdpi.runs.formatting import number
     from bdpi.runs.play import play as play_run
-    from bdpi.runs.text import number
 
     n_played = 0
 

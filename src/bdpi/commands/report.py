@@ -41,7 +41,7 @@ def report(
     """
     from bdpi.report.write import write_report
     from bdpi.runs.errors import RunError
-    from bdpi.runs.store import read_runs, with_archived, write_archive
+    from bdpi.runs.results import read_runs, with_archived, write_archive
 
     title, found, problems = read_runs(runs)
     for problem in problems:

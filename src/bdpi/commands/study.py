@@ -42,14 +42,14 @@ def study(
         list[str] | None,
         typer.Option(metavar="SERIES", help="Only this series; may be repeated.", show_default=False),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(metavar="N", min=1, help="So many runs of each series.")] = None,
+    seeds: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs of each series.")] = None,
     configs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="So many, where each run has another configuration.")
+        int | None, typer.Option(metavar="N", min=1, help="Runs of each series with random configurations.")
     ] = None,
-    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="So many episodes in each run.")] = None,
+    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Episodes of each run.")] = None,
     executor: Annotated[
         _ExecutorName,
-        typer.Option(help="Here, one run after the other; in processes; on a Ray cluster; together on a GPU."),
+        typer.Option(help="One run after the other; in processes; on a Ray cluster; together on a GPU."),
     ] = _ExecutorName.processes,
     workers: Annotated[
         int | None,
@@ -64,15 +64,17 @@ def study(
     ray_address: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Of a running Ray cluster.", show_default="a new one here")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(metavar="M", min=0, help="Stop, resumable, after so long.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(metavar="M", min=0, help="Stop after this time; the same command continues.")
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs are kept, in a folder per study.")] = Path(
         "runs"
     ),
 ) -> None:
     """Run a whole comparison: many seeds of many agents, on as many cores or machines as there are.
 
-    Finished runs are never repeated, so the same command goes on where it was stopped, and a larger one (more seeds,
-    more episodes) adds what is missing. A run that fails does not stop the others.
+    Finished runs are never repeated: the same command continues where it stopped, and a larger one (more seeds, more
+    episodes) adds what is missing. A run that fails does not stop the others.
 
     [bold]Examples[/bold]
 
@@ -111,8 +113,8 @@ def study(
     from bdpi.runs.campaign import LiveTally, PlainTally, run_campaign
     from bdpi.runs.executors import make_executor
     from bdpi.runs.job import check_jobs
+    from bdpi.runs.results import write_index
     from bdpi.runs.signals import Stop
-    from bdpi.runs.store import write_index
 
     part = load_study(name).smaller(
         environments=tuple(environment or ()),

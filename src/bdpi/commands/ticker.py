@@ -7,42 +7,54 @@ import sys
 import time
 from typing import TextIO
 
-from bdpi.runs.text import duration
+from bdpi.runs.formatting import duration
 
 SECONDS = 4.0  # between two lines, and before the first one
 
 
-class Ticker:
+class Ticker(contextlib.AbstractContextManager["Ticker"]):
     """Says how far something is, on standard error: standard output is for results.
+
+    On a terminal, the line is redrawn in place; elsewhere, such as in a log file, a new one is written every few
+    seconds. On exit, the line is ended.
 
     :param what: is counted, in the plural
     :param stream: where to write; None: standard error
     """
 
-    def __init__(self, what: str, stream: TextIO | None = None) -> None:
+    def __init__(self, what: str = "", stream: TextIO | None = None) -> None:
         self._what, self._stream = what, stream
         self._began = self._said = time.monotonic()
         self._is_open = False
 
-    def __call__(self, done: int, total: int) -> None:
-        """Tell it."""
+    def __call__(self, done: int, total: int, what: str | None = None) -> None:
+        """Tell it.
+
+        :param what: is counted now; None: the same as before
+        """
         now = time.monotonic()
+        if what not in (None, self._what):
+            self.end()
+            self._what, self._began, self._said = str(what), now, now
         stream = self._stream or sys.stderr
         on_terminal = stream.isatty()
-        if now - self._said < (SECONDS if not self._is_open else 0.2 if on_terminal else SECONDS):
+        if now - self._said < (0.2 if self._is_open and on_terminal else SECONDS):
             return
         self._said = now
         elapsed = now - self._began
         left = duration(elapsed * (total - done) / done) if done else "-"
         text = f"{done} of {total} {self._what}   {done / elapsed:.3g} per second   {left} left"
-        with contextlib.suppress(OSError):  # nobody reads any more
+        with contextlib.suppress(OSError):  # the reader of a pipe may be gone
             print(f"\r{text}\x1b[K" if on_terminal else text, end="" if on_terminal else "\n", file=stream, flush=True)
         self._is_open = True
 
     def end(self) -> None:
-        """Nothing more will be said."""
+        """End the line, so that something else can be printed."""
         stream = self._stream or sys.stderr
         if self._is_open and stream.isatty():
             with contextlib.suppress(OSError):
                 print(file=stream, flush=True)
         self._is_open = False
+
+    def __exit__(self, *_: object) -> None:
+        self.end()

@@ -13,8 +13,8 @@ from bdpi.commands.console import FAILED, complain, program, say
 
 if TYPE_CHECKING:
     from bdpi.runs.progress import Observer
+    from bdpi.runs.session import Outcome
     from bdpi.runs.signals import Stop
-    from bdpi.runs.train import Outcome
 
 
 def register(app: typer.Typer) -> None:
@@ -42,10 +42,10 @@ def train(
         ),
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Train for exactly so many episodes.", show_default="300")
+        int | None, typer.Option(metavar="N", min=1, help="Number of episodes.", show_default="300")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Train for exactly so many steps instead.")
+        int | None, typer.Option(metavar="N", min=1, help="Number of steps, instead of --episodes.")
     ] = None,
     seed: Annotated[
         int | None,
@@ -85,9 +85,7 @@ def train(
         Path | None,
         typer.Option(metavar="DIR", help="The run folder; the default is runs/ENV_ID/AGENT-seedS-TIME."),
     ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, instead of a new one.")
-    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")] = None,
     offline: Annotated[
         Path | None,
         typer.Option(
@@ -98,7 +96,10 @@ def train(
     epochs: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="With --offline: learn so often.", show_default="as many as there are transitions"
+            metavar="N",
+            min=1,
+            help="With --offline: number of epochs.",
+            show_default="as many as there are transitions",
         ),
     ] = None,
 ) -> None:
@@ -109,7 +110,7 @@ def train(
     draw itself. With --off-policy-noise, test.csv holds the test episodes, and the curve and the printed returns are
     theirs.
 
-    Ctrl-C stops after the current step and saves everything; --resume goes on, in simulations exactly where it was.
+    Ctrl-C stops after the current step and saves everything; --resume continues, in simulations exactly where it was.
 
     [bold]Examples[/bold]
 
@@ -154,14 +155,14 @@ def train(
         given = [name for name, value in fixed.items() if value not in (None, [])]
         if given:
             raise RunError(
-                f"--resume goes on with what the run was started with: leave {' and '.join(given)} out "
+                f"--resume continues with the settings of the run: leave {' and '.join(given)} out "
                 "(only --episodes or --steps may change)"
             )
     elif environment is None:
         raise RunError("which environment? For example: bdpi train CartPole-v1 (bdpi train --help tells more)")
 
     from bdpi.runs.build import agent_class
-    from bdpi.runs.plan import DEFAULT_EPISODES, Plan
+    from bdpi.runs.config import DEFAULT_EPISODES, RunConfig
     from bdpi.runs.settings import parse_settings
     from bdpi.runs.signals import Stop
     from bdpi.runs.train import prepare, prepare_resumption
@@ -177,18 +178,18 @@ def train(
         hyperparameters, policy_kwargs = parse_settings(settings or (), agent_class(agent))
         if episodes is None and steps is None:
             episodes = DEFAULT_EPISODES
-        plan = Plan(
-            environment,
-            agent,
-            seed or 0,
-            episodes,
-            steps,
-            hyperparameters,
-            policy_kwargs,
+        config = RunConfig(
+            environment=environment,
+            agent=agent,
+            seed=seed or 0,
+            episodes=episodes,
+            steps=steps,
+            hyperparameters=hyperparameters,
+            policy_kwargs=policy_kwargs,
             off_policy_noise=off_policy_noise,
             action_bits=action_bits,
         )
-        session = prepare(plan, out, note=view.note, command=command)
+        session = prepare(config, out, note=view.note, command=command)
     with stop.on_signals():
         outcome = session.run(view, stop.requested)
     _report(outcome)
@@ -212,7 +213,7 @@ def _view(stop: Stop) -> Observer:
 
 def _report(outcome: Outcome) -> None:
     """Say how it went, where everything is, and what can be done next."""
-    from bdpi.runs.text import duration, number
+    from bdpi.runs.formatting import duration, number
 
     folder, summary = outcome.folder, outcome.summary
     run = shlex.quote(str(folder.path))

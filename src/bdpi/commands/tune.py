@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpi.commands.console import FAILED, say
+from bdpi.commands.console import FAILED, complain, say, say_table
 
 if TYPE_CHECKING:
-    from bdpi.runs.tuning import Trial, Tuner, Tuning
+    from bdpi.studies.tuning import Trial, Tuner, Tuning
 
 _MOST_SHOWN = 10
 
@@ -32,9 +30,9 @@ def tune(
     agent: Annotated[
         str, typer.Option(metavar="NAME", help="Which algorithm; any of bdpi train, except sac and td3.")
     ] = "bdpi",
-    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Try so many configurations.")] = 20,
-    episodes: Annotated[int, typer.Option(metavar="M", min=1, help="Train each for so many episodes.")] = 100,
-    seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Train each so many times.")] = 1,
+    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Number of configurations to try.")] = 20,
+    episodes: Annotated[int, typer.Option(metavar="M", min=1, help="Episodes of each run.")] = 100,
+    seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs of each configuration.")] = 1,
     seed: Annotated[
         int,
         typer.Option(
@@ -50,19 +48,22 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    minutes: Annotated[float | None, typer.Option(metavar="T", min=0, help="Stop, resumable, after so long.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(metavar="T", min=0, help="Stop after this time; the same command continues.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where everything is kept.", show_default="runs/tune/ENV_ID-AGENT"),
     ] = None,
 ) -> None:
-    """Search good hyper-parameters, with Optuna, among those of the paper's study of robustness.
+    """Search for good hyper-parameters with Optuna, among those of the paper's study of robustness.
 
-    A configuration is as good as the total reward over all its episodes, as in the paper; with several seeds, their
-    mean. The first is the default one. Those whose mean return falls behind half of the others, after a fifth of a run
-    or later, are pruned: given up. In the end, the best are shown, and the command that trains with the very best.
+    The score of a configuration is the total reward over all its episodes, as in the paper; with several seeds, their
+    mean. The first trial has the defaults. A trial whose mean return is below the median of the others, after a fifth
+    of a run or later, is pruned: it stops early. In the end, the best trials are shown, and the command that trains
+    with the best one.
 
-    Ctrl-C stops after the current step, and the same command goes on. When all is done, it adds as many trials again.
+    Ctrl-C stops after the current step, and the same command continues. After all trials, it adds as many again.
 
     [bold]Examples[/bold]
 
@@ -75,7 +76,7 @@ def tune(
     from bdpi.commands.ticker import Ticker
     from bdpi.runs.build import warnings_as_notes
     from bdpi.runs.signals import Stop
-    from bdpi.runs.tuning import Tuner, TuningPlan
+    from bdpi.studies.tuning import Search, Tuner
 
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
@@ -90,24 +91,21 @@ def tune(
         say(_line(trial, goal, tuner.fixed))
 
     with warnings_as_notes(say):
-        tuner = Tuner(TuningPlan(environment, agent, episodes, seeds, seed, tuple(settings or ())), out)
-        say(f"{agent} on {tuner.plan.environment}: {', '.join(tuner.choices.values)}")
-        with stop.on_signals():
-            try:
-                found = tuner.run(trials, should_stop, ended, ticker)
-            finally:
-                ticker.end()
+        tuner = Tuner(Search(environment, agent, episodes, seeds, seed, tuple(settings or ())), out)
+        say(f"{agent} on {tuner.search.environment}: {', '.join(tuner.choices.values)}")
+        with stop.on_signals(), ticker:
+            found = tuner.run(trials, should_stop, ended, ticker)
     _report(tuner, found)
     if len(found.trials) < found.goal:
         say(f"Stopped after {len(found.trials)} of {found.goal} trials. Go on: the same command again.")
         raise typer.Exit(stop.exit_status if stop.requested() else 0)
     if not found.best:
-        print("bdpi: no trial has finished, so there is no best one", file=sys.stderr, flush=True)
+        complain("no trial has finished, so there is no best one")
         raise typer.Exit(FAILED)
 
 
 def _line(trial: Trial, goal: int, fixed: Mapping[str, Any]) -> str:
-    from bdpi.runs.text import number
+    from bdpi.runs.formatting import number
 
     how = {
         "finished": f"total reward {number(trial.score)}",
@@ -124,10 +122,9 @@ def _settings(trial: Trial, fixed: Mapping[str, Any]) -> str:
 
 def _report(tuner: Tuner, found: Tuning) -> None:
     """The best trials, and how to train with the best one."""
-    from rich.console import Console
     from rich.table import Table
 
-    from bdpi.runs.text import number
+    from bdpi.runs.formatting import number
 
     counts = {status: sum(t.status == status for t in found.trials) for status in ("finished", "pruned", "failed")}
     said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
@@ -141,10 +138,7 @@ def _report(tuner: Tuner, found: Tuning) -> None:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("settings")
     for trial in best:
-        per_episode = (trial.score or 0.0) / tuner.plan.episodes
+        per_episode = (trial.score or 0.0) / tuner.search.episodes
         table.add_row(str(trial.number), number(trial.score), number(per_episode), _settings(trial, tuner.fixed))
-    # In a file or a pipe, lines are not folded, so that they can be searched.
-    console = Console(width=None if sys.stdout.isatty() else 300, markup=False, highlight=False)
-    with contextlib.suppress(OSError):
-        console.print(table)
+    say_table(table)
     say(f"The best:  {shlex.join(tuner.command(best[0]))}")

@@ -14,7 +14,7 @@ from gymnasium.error import DependencyNotInstalled, InvalidAction, ResetNeeded
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from bdpi.envs.table_picture import Window
+    from bdpi.envs.table_picture import TableWindow
 
 FORWARD = 0
 TURN_LEFT = 1
@@ -148,7 +148,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
         self._pose: Pose | None = None  # None until the first reset
         self._ended = False
         self._trace: list[Pose] = []
-        self._window: Window | None = None
+        self._window: TableWindow | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -208,7 +208,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
         if self.render_mode == "rgb_array":
             return table_picture.to_array(picture)
         if self._window is None:
-            self._window = table_picture.Window("Table", self.metadata["render_fps"])
+            self._window = table_picture.TableWindow("Table", self.metadata["render_fps"])
         self._window.show(picture)
         return None
 

@@ -58,7 +58,7 @@ def to_array(picture: pygame.Surface) -> NDArray[np.uint8]:
     return np.ascontiguousarray(pygame.surfarray.array3d(picture).transpose(1, 0, 2), dtype=np.uint8)
 
 
-class Window:
+class TableWindow:
     """A window that shows pictures at the given rate."""
 
     def __init__(self, title: str, fps: int) -> None:

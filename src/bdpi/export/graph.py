@@ -64,7 +64,7 @@ def add_network(graph: Graph, network: nn.Module, inputs: str | dict[str, str]) 
     """
     try:
         traced = fx.Tracer().trace(network)  # type: ignore[no-untyped-call]
-    except Exception as error:  # whatever a features extractor of the user's own raises
+    except Exception as error:  # a features extractor of the user may raise anything
         raise ValueError(
             "the actor cannot be exported, because what it computes depends on the values that it computes with "
             f"({type(error).__name__}: {error})"

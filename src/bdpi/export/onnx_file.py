@@ -13,9 +13,9 @@ from stable_baselines3.common.preprocessing import is_image_space
 
 import bdpi
 from bdpi.agents.descriptions import describe
-from bdpi.agents.files import replace_file
 from bdpi.agents.inputs import Input, Inputs, Normalization
 from bdpi.export.inputs import exportable_actor, inputs_of
+from bdpi.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
     import onnx
@@ -58,7 +58,7 @@ def export_onnx(agent: Ensemble, path: str | os.PathLike[str]) -> None:
     model = onnx_model(agent)
     target = pathlib.Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(target, lambda file: file.write(model.SerializeToString(deterministic=True)))
+    write_atomically(target, model.SerializeToString(deterministic=True))
 
 
 def onnx_model(agent: Ensemble) -> onnx.ModelProto:

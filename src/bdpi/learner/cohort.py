@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bdpi.learner.adam import AdamTensors
 from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import (
     EpochMetrics,
@@ -36,9 +37,9 @@ from bdpi.learner.interface import (
 from bdpi.learner.lanes import FEW, Lane
 from bdpi.learner.memory import NAMES, TensorTransitions
 from bdpi.learner.perceptron import Perceptron
+from bdpi.learner.rules.compiled import source_of
 from bdpi.learner.scales import Scales
 from bdpi.learner.streams import LAUNCHING
-from bdpi.learner.torch import AdamTensors, numbers_of
 
 N_LANES = 4  # groups that are computed at a time, each of at least this part of the members
 _PATIENCE = 0.005  # seconds that members wait for others
@@ -77,7 +78,7 @@ class _Plan:
     """What hyperparameters are to the kernels.
 
     :param program: which kernels
-    :param rates: see :func:`bdpi.learner.torch.numbers_of`
+    :param rates: see :meth:`bdpi.learner.interface.Hyperparameters.numbers`
     """
 
     hyperparameters: Hyperparameters
@@ -87,9 +88,9 @@ class _Plan:
     @classmethod
     def of(cls, hyper: Hyperparameters) -> _Plan:
         rule = hyper.actor_rule
-        native = None if rule is None else rule.native
-        kind = None if rule is None or native is None else (native[0], rule.loss)
-        return cls(hyper, (hyper.critic_iterations, hyper.fit_steps, kind), numbers_of(hyper))
+        kinds = [(twin[0], source_of(twin)) for twin in hyper.twins()]
+        program = hyper.critic_iterations, hyper.fit_steps, *kinds, None if rule is None else rule.loss
+        return cls(hyper, program, hyper.numbers())
 
 
 class Cohort:

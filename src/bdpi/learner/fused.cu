@@ -12,9 +12,10 @@
 //
 // Sizes are macros: I inputs, H hidden units, A actions, N samples per batch; GROUP programs per network, each with
 // UNITS hidden units and WARPS warps, OCCUPANCY of them at a time on a multiprocessor; ITERATIONS and FIT as in
-// Hyperparameters; flags: WHOLE, ONE_HOT, RELU, MASKED, IMITATION, CROSS_ENTROPY. Further, in comments: R runs in
+// Hyperparameters; CRITIC_RULE and ACTOR_RULE, functions of rules.hpp or, where they come from outside the package, of
+// outside.hpp, which is empty otherwise; flags: WHOLE, ONE_HOT, RELU, MASKED, CROSS_ENTROPY. Further, in comments: R runs in
 // memory, S of them take part in an epoch (`members`), C critics, K of them trained, M places in a replay memory, P
-// parameters. `rates` are, for each run, the learning rates of critics and actor, alpha, the parameter of the rule.
+// parameters. `rates` are, for each run, the learning rates of critics and actor, and the parameters of their rules.
 // `scales` are what Scales.packed says: networks see (x - shift) factor, and learn (Q - shift) factor.
 
 #ifndef EMULATED
@@ -26,7 +27,6 @@
 #define DEVICE __device__ __forceinline__
 
 using Integer = long long;
-using Byte = unsigned char;
 
 DEVICE int thread() { return threadIdx.x; }
 DEVICE int program() { return blockIdx.x; }
@@ -44,6 +44,7 @@ DEVICE float *of_program(float *mine, int rank) {
     asm("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"(mine), "r"(rank));
     return other;
 }
+DEVICE float minus_infinity() { return __uint_as_float(0xff800000u); }
 DEVICE float quick_exp(float x) { return __expf(x); }
 DEVICE float quick_quotient(float a, float b) { return __fdividef(a, b); }
 DEVICE float quick_power_of_2(float x) {
@@ -76,6 +77,9 @@ template <typename T> DEVICE T &shared() {
     return *reinterpret_cast<T *>(memory);
 }
 #endif
+
+#include "rules.hpp"
+#include "outside.hpp"
 
 constexpr int LANES = 32, THREADS = LANES * WARPS;
 constexpr int ROWS = ONE_HOT ? I : N;
@@ -167,26 +171,23 @@ template <typename Gradient> DEVICE void adam(Network &network, float step_size,
     }
 }
 
-DEVICE int argmax(const float (&values)[A], const Byte *mask) {
-    int best = -1;
-    float largest = 0.0f;
+// Values as rules see them: minus infinity for actions that are not allowed, unless none is.
+DEVICE void hide(float (&values)[A], const bool *mask) {
+    if (!MASKED) return;
+    bool any = false;
 #pragma unroll
-    for (int a = 0; a < A; a++)
-        if ((!MASKED || mask[a]) && (best < 0 || values[a] > largest)) {
-            best = a;
-            largest = values[a];
-        }
-    return best;
+    for (int a = 0; a < A; a++) any |= mask[a];
+#pragma unroll
+    for (int a = 0; a < A; a++) values[a] = !any || mask[a] ? values[a] : minus_infinity();
 }
 
-DEVICE void softmax(const float (&scores)[A], const Byte *mask, float (&p)[A]) {
+DEVICE void softmax(const float (&scores)[A], float (&p)[A]) {
     float largest = -3e38f, sum = 0.0f;
 #pragma unroll
-    for (int a = 0; a < A; a++)
-        if (!mask || mask[a]) largest = fmaxf(largest, scores[a]);
+    for (int a = 0; a < A; a++) largest = fmaxf(largest, scores[a]);
 #pragma unroll
     for (int a = 0; a < A; a++) {
-        p[a] = !mask || mask[a] ? quick_exp(scores[a] - largest) : 0.0f;
+        p[a] = quick_exp(scores[a] - largest);
         sum += p[a];
     }
 #pragma unroll
@@ -209,10 +210,10 @@ using Observation = float;
 // A thread: one new transition.
 KERNEL remember(
     Observation *observations, Integer *actions, float *rewards, float *discounts, Observation *next_observations,
-    Byte *masks, Byte *next_masks,  // (R, M, ...)
+    bool *masks, bool *next_masks,  // (R, M, ...)
     const Observation *new_observations, const Integer *new_actions, const float *new_rewards,  // (n, ...)
-    const float *new_discounts, const Observation *new_next_observations, const Byte *new_masks,
-    const Byte *new_next_masks, const Integer *places, int n) {  // (n,): of R * M
+    const float *new_discounts, const Observation *new_next_observations, const bool *new_masks,
+    const bool *new_next_masks, const Integer *places, int n) {  // (n,): of R * M
     constexpr int WIDTH = ONE_HOT ? 1 : I, MASKS = MASKED ? A : 0;
     const int from = program() * THREADS + thread();
     if (from >= n) return;
@@ -236,7 +237,7 @@ KERNEL remember(
 KERNEL train_critics(
     float *parameters, float *first_moment, float *second_moment, Integer *steps, Integer *active,  // (R, C, 2, P) or less
     const Observation *observations, const Integer *actions, const float *rewards, const float *discounts,  // (R, M, ...)
-    const Observation *next_observations, const Byte *next_masks,
+    const Observation *next_observations, const bool *next_masks,
     const int *members, const int *batches, const int *critics, const double *rates,  // (S,) (S, K, N) (S, K) (S, 4)
     const float *all_scales,  // (S, 2 I + 2)
     float *targets, float *metrics,  // out: (S, K, N, A), (S, K, 3): losses, those of the actor, mean Q-values
@@ -248,7 +249,7 @@ KERNEL train_critics(
     const int *batch = batches + Integer(number) * N;
     const int first = int(active[critic]);
     const double learning_rate = rates[slot * 4];
-    const float alpha = float(rates[slot * 4 + 2]);
+    const float parameter = float(rates[slot * 4 + 2]);
     const float *scales = all_scales + slot * (2 * I + 2);
     const float return_shift = scales[2 * I], return_factor = scales[2 * I + 1];
     Inputs x;
@@ -301,15 +302,11 @@ KERNEL train_critics(
             const int n = thread() + k * THREADS;
             if (n >= N) continue;
             const Integer at = memory + batch[n];
-            const int best = argmax(q_a[k], next_masks + at * A), action = int(actions[at]);
-            float value = 0.0f, before = 0.0f;
-#pragma unroll
-            for (int a = 0; a < A; a++) {
-                if (a == best) value = fminf(q_a[k][a], q_b[k][a]);
-                if (a == action) before = q[k][a];
-            }
+            const int action = int(actions[at]);
+            hide(q_a[k], next_masks + at * A);
+            hide(q_b[k], next_masks + at * A);
             const float reward = (rewards[at] - (1.0f - discounts[at]) * return_shift) * return_factor;
-            const float change = alpha * (reward + discounts[at] * value - before);
+            const float change = CRITIC_RULE(q[k], q_a[k], q_b[k], A, action, reward, discounts[at], parameter);
 #pragma unroll
             for (int a = 0; a < A; a++) {
                 wanted[k][a] = q[k][a] + (a == action ? change : 0.0f);
@@ -347,7 +344,7 @@ KERNEL train_critics(
 // One group of programs: the actor of one run follows its critics, one after the other.
 KERNEL train_actor(
     float *parameters, float *first_moment, float *second_moment, Integer *steps,  // (R, P), (R,)
-    const Observation *observations, const Byte *masks, const int *members, const int *batches,  // as above
+    const Observation *observations, const bool *masks, const int *members, const int *batches,  // as above
     const double *rates, const float *all_scales, const float *q_values, float *metrics,
     float *acting,  // out: a copy of `parameters` on the host, or null
     int M, int K) {
@@ -391,18 +388,9 @@ KERNEL train_actor(
             float policy[A], q[A];
 #pragma unroll
             for (int a = 0; a < A; a++) q[a] = q_values[(Integer(number) * N + n) * A + a];
-            const Byte *mask = MASKED ? masks + (memory + batch[n]) * A : nullptr;
-            softmax(scores[k], nullptr, policy);
-            const int best = argmax(q, mask);
-            if (IMITATION && parameter > 0.0f) {
-#pragma unroll
-                for (int a = 0; a < A; a++) q[a] /= parameter;
-                softmax(q, mask, wanted[k]);
-            } else {
-                const float keep = IMITATION ? 0.0f : 1.0f - parameter;
-#pragma unroll
-                for (int a = 0; a < A; a++) wanted[k][a] = keep * policy[a] + (a == best ? 1.0f - keep : 0.0f);
-            }
+            hide(q, masks + (memory + batch[n]) * A);
+            softmax(scores[k], policy);
+            ACTOR_RULE(policy, q, A, parameter, wanted[k]);
 #pragma unroll
             for (int a = 0; a < A; a++) {
                 const float error = policy[a] - wanted[k][a];
@@ -417,7 +405,7 @@ KERNEL train_actor(
         for (int step = 0; step < FIT; step++)
             fit(s, x, aims, part, meeting, step, [](const Aim &aim, const float(&y)[A], float(&d)[A]) {
                 float policy[A], sum = 0.0f;
-                softmax(y, nullptr, policy);
+                softmax(y, policy);
                 if (CROSS_ENTROPY) {
 #pragma unroll
                     for (int a = 0; a < A; a++) sum += aim.sum(a);

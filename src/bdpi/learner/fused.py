@@ -19,13 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from bdpi.learner import nvrtc
+from bdpi.learner.adam import AdamTensors
 from bdpi.learner.interface import Hyperparameters, LearnerState
 from bdpi.learner.memory import NAMES, TensorTransitions
-from bdpi.learner.rules import ActorRule
-from bdpi.learner.torch import AdamTensors, TorchLearner
+from bdpi.learner.rules.compiled import HEADER, source_of
+from bdpi.learner.torch import TorchLearner
 
 SOURCE = Path(__file__).with_name("fused.cu")
-HEADERS = [SOURCE.with_name(name) for name in ("fused_split.cuh", "fused_whole.cuh")]
+HEADERS = [HEADER, *(SOURCE.with_name(name) for name in ("fused_split.cuh", "fused_whole.cuh"))]
+#: The macros of fused.cu.
+Sizes = Mapping[str, int | str]
+Arguments = Sequence[Tensor | int | None]
 LARGEST_BATCH = 512
 _UNITS, _MOST_PROGRAMS = 32, 8  # hidden units of a program, programs of a network; as many as make up a cluster
 _MOST_INPUTS, _MOST_STATES = 32, 128  # a thread has the inputs of its rows in registers
@@ -43,7 +47,9 @@ class Kernels(Protocol):
     #: of the devices whose memory they work in
     device_type: str
 
-    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any], crowd: int) -> None:
+    def launch(
+        self, name: str, sizes: Sizes, programs: int, arguments: Sequence[Any], crowd: int, outside: str
+    ) -> None:
         """Run a kernel.
 
         :param name: which one
@@ -51,6 +57,7 @@ class Kernels(Protocol):
         :param programs: how many
         :param arguments: ctypes values
         :param crowd: how many programs there are with those of other launches, which may share the GPU
+        :param outside: the source of rules that are not in rules.hpp
         """
 
 
@@ -71,9 +78,7 @@ def runs_on(device: torch.device) -> bool:
     return is_available() and kernels is not None and kernels.device_type == device.type
 
 
-def is_suitable(
-    sizes: Sequence[int], one_hot: bool, batch_size: int, rule: ActorRule | None, prior_scale: float
-) -> bool:
+def is_suitable(sizes: Sequence[int], one_hot: bool, batch_size: int, prior_scale: float) -> bool:
     """Whether networks of these sizes (inputs, hidden units, outputs) can be trained here."""
     if len(sizes) != 3 or prior_scale:
         return False
@@ -81,8 +86,7 @@ def is_suitable(
     programs, rows = _n_programs(sizes), inputs if one_hot else batch_size
     shared = outputs * rows * (7 + 2 * programs) + 8 * _UNITS * (inputs + 1 + outputs)
     fits = programs <= _MOST_PROGRAMS and batch_size <= LARGEST_BATCH and shared <= _SHARED_FLOATS
-    fits = fits and inputs <= (_MOST_STATES if one_hot else _MOST_INPUTS)
-    return fits and (rule is None or (rule.native is not None and rule.native[0] in ("conservative", "imitation")))
+    return fits and inputs <= (_MOST_STATES if one_hot else _MOST_INPUTS)
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class EpochTensors:
     :param members: which runs take part, (S,), int32 as the next two
     :param batches: (S, K, N)
     :param order: which critics are trained, (S, K)
-    :param rates: see :func:`bdpi.learner.torch.numbers_of`, (S, 4)
+    :param rates: see :meth:`bdpi.learner.interface.Hyperparameters.numbers`, (S, 4)
     :param scales: see :meth:`bdpi.learner.scales.Scales.packed`, (S, 2 I + 2)
     :param q: what the actor follows, (S, K, N, A)
     :param metrics: loss of a critic, of the actor that follows it, mean Q-value: (S, K, 3)
@@ -169,7 +173,7 @@ class FusedNetworks:
             *(memory.next_masks, inputs.members, inputs.batches, inputs.order, inputs.rates, inputs.scales),
             *(inputs.q, inputs.metrics, *acting, memory.actions.shape[1], active.shape[1], n_trained),
         ]
-        self._launch("train_critics", sizes, runs, n_trained * sizes["GROUP"], arguments)
+        self._launch("train_critics", sizes, runs, n_trained, arguments, hyperparameters)
 
     def train_actor(
         self,
@@ -193,13 +197,15 @@ class FusedNetworks:
             *(memory.observations, memory.masks, inputs.members, inputs.batches, inputs.rates, inputs.scales),
             *(inputs.q, inputs.metrics, acting, memory.actions.shape[1], n_trained),
         ]
-        self._launch("train_actor", sizes, runs, sizes["GROUP"], arguments)
+        self._launch("train_actor", sizes, runs, 1, arguments, hyperparameters)
 
     def _launch(
-        self, kernel: str, sizes: Mapping[str, int], runs: int, programs: int, arguments: Sequence[Tensor | int | None]
+        self, kernel: str, sizes: Sizes, runs: int, networks: int, arguments: Arguments, hyper: Hyperparameters
     ) -> None:
-        """Start so many programs for each of these runs; meanwhile, others that share the GPU may have as many."""
-        _launch(kernel, sizes, runs * programs, arguments, max(runs, self.runs) * programs)
+        """Train so many networks of each of these runs; meanwhile, others that share the GPU may do the same."""
+        programs = networks * int(sizes["GROUP"])
+        outside = "\n".join(dict.fromkeys(map(source_of, hyper.twins())))  # both rules may be of one source
+        _launch(kernel, sizes, runs * programs, arguments, max(runs, self.runs) * programs, outside)
 
     def remember(self, memory: TensorTransitions, new: TensorTransitions, places: Tensor, count: int) -> None:
         """Put transitions into the replay memories of runs.
@@ -211,14 +217,14 @@ class FusedNetworks:
         plain = {"WHOLE": 0, "GROUP": 1, "UNITS": _UNITS, "WARPS": 8}
         sizes = {**self._sizes("train_critics", memory, 1, Hyperparameters(1, 1)), **plain}
         columns = [getattr(part, name) for part in (memory, new) for name in NAMES]
-        _launch("remember", sizes, -(-count // (32 * sizes["WARPS"])), [*columns, places, count], 1)
+        _launch("remember", sizes, -(-count // (32 * plain["WARPS"])), [*columns, places, count], 1)
 
     def _sizes(
         self, kernel: str, memory: TensorTransitions, batch_size: int, hyperparameters: Hyperparameters
-    ) -> dict[str, int]:
+    ) -> dict[str, int | str]:
         """The macros of fused.cu."""
         is_actor, rule = kernel == "train_actor", hyperparameters.actor_rule
-        native = rule.native if is_actor and rule is not None else None
+        critic_twin, actor_twin = hyperparameters.twins()
         return {
             **self._layout(kernel, self.actor_sizes if is_actor else self.critic_sizes, batch_size),
             "N": batch_size,
@@ -227,8 +233,9 @@ class FusedNetworks:
             "RELU": self.relu,
             "MASKED": memory.masks is not None,
             "ITERATIONS": 0 if is_actor else hyperparameters.critic_iterations,
-            "IMITATION": native is not None and native[0] == "imitation",
-            "CROSS_ENTROPY": native is not None and rule is not None and rule.loss == "cross_entropy",
+            "CRITIC_RULE": critic_twin[0],
+            "ACTOR_RULE": actor_twin[0],
+            "CROSS_ENTROPY": is_actor and rule is not None and rule.loss == "cross_entropy",
         }
 
     def _layout(self, kernel: str, sizes: tuple[int, ...], batch_size: int) -> dict[str, int]:
@@ -267,18 +274,16 @@ def _fits_whole(sizes: Sequence[int], batch_size: int) -> bool:
     return inputs <= _MOST_WHOLE_INPUTS and outputs <= _MOST_WHOLE_OUTPUTS and shared <= _SHARED_FLOATS
 
 
-def _launch(
-    kernel: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Tensor | int | None], crowd: int
-) -> None:
+def _launch(kernel: str, sizes: Sizes, programs: int, arguments: Arguments, crowd: int, outside: str = "") -> None:
     if not is_available():
         raise RuntimeError(f"the fused learner needs {nvrtc.REMEDY}")
     assert kernels is not None
-    sizes = {name: int(size) for name, size in sizes.items()}
+    sizes = {name: size if isinstance(size, str) else int(size) for name, size in sizes.items()}
     with _LAUNCHING:
-        kernels.launch(kernel, sizes, programs, _values(arguments), crowd)
+        kernels.launch(kernel, sizes, programs, _values(arguments), crowd, outside)
 
 
-def _values(arguments: Sequence[Tensor | int | None]) -> list[Any]:
+def _values(arguments: Arguments) -> list[Any]:
     """As a kernel gets them: tensors by their addresses."""
     return [
         ctypes.c_int(argument)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from bdpi.learner.rules import ActorRule, Conservative
+from bdpi.learner.rules import ActorRule, ClippedDouble, Conservative, CriticRule, Native
 from bdpi.learner.scales import Scales
 
 FloatArray = NDArray[np.float32]
@@ -66,8 +66,7 @@ class Hyperparameters:
 
     :param critic_iterations: N_t, training iterations per critic and epoch. More extract more from a batch.
     :param fit_steps: Adam steps per fit of a network to its targets.
-    :param critic_step_size: alpha, how far Q' moves towards the bootstrapped return. Lower averages over more
-        transitions; 1 is plain Q-learning.
+    :param critic_rule: how a critic moves towards its new estimate.
     :param learning_rate: Adam's learning rate of the critics.
     :param actor_learning_rate: Adam's learning rate of the actor.
     :param actor_rule: how the actor follows a critic; None trains the critics only.
@@ -75,10 +74,24 @@ class Hyperparameters:
 
     critic_iterations: int = 4
     fit_steps: int = 20
-    critic_step_size: float = 0.2
+    critic_rule: CriticRule = field(default_factory=ClippedDouble)
     learning_rate: float = 1e-4
     actor_learning_rate: float = 1e-4
     actor_rule: ActorRule | None = field(default_factory=Conservative)
+
+    def numbers(self) -> NDArray[np.float64]:
+        """What may change from epoch to epoch: learning rates of critics and actor, parameters of their rules."""
+        twins = [None if rule is None else rule.native for rule in (self.critic_rule, self.actor_rule)]
+        parameters = (0.0 if twin is None else twin[1] for twin in twins)
+        return np.array([self.learning_rate, self.actor_learning_rate, *parameters])
+
+    def twins(self) -> tuple[Native, Native]:
+        """The C++ functions of both rules, for what only such can train; that of an actor that is not there is any."""
+        rules = self.critic_rule, Conservative() if self.actor_rule is None else self.actor_rule
+        critic, actor = (rule.native for rule in rules)
+        if critic is None or actor is None:
+            raise ValueError(f"only PyTorch can train by {rules[critic is not None]}, which has no counterpart in C++")
+        return critic, actor
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,13 @@ class NetworkState:
             np.zeros_like(parameters),
             np.zeros(parameters.shape[:-1], dtype=np.int64),
         )
+
+    def copied(self, dtype: DTypeLike) -> NetworkState:
+        """The same networks, in another precision."""
+        parameters, *moments = (
+            array.astype(dtype) for array in (self.parameters, self.first_moment, self.second_moment)
+        )
+        return NetworkState(parameters, moments[0], moments[1], self.steps.copy())
 
 
 @dataclass

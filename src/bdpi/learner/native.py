@@ -23,6 +23,8 @@ from bdpi.learner.interface import (
     Observations,
     Transitions,
 )
+from bdpi.learner.rules import ActorRule, CriticRule
+from bdpi.learner.rules.compiled import address_of
 
 
 def _import_compiled() -> tuple[Any, str | None]:
@@ -67,6 +69,13 @@ def info() -> dict[str, Any]:
         "threads": default_threads(),
         "reason": None if _reason is None else f"{_reason}. {REMEDY}",
     }
+
+
+def _native_rule(rule: ActorRule | CriticRule) -> tuple[str, float, int]:
+    """Name, parameter, and the address of a rule from outside the package."""
+    if rule.native is None:
+        raise ValueError(f"the native learner does not know the rule {rule}; use the PyTorch learner")
+    return rule.native[0], rule.native[1], address_of(rule.native)
 
 
 class NativeLearner:
@@ -134,9 +143,6 @@ class NativeLearner:
     ) -> EpochMetrics:
         """See :meth:`bdpi.learner.interface.Learner.epoch`."""
         state, rule, scales = self.state, hyperparameters.actor_rule, transitions.scales
-        native_rule = ("", 0.0) if rule is None else rule.native
-        if native_rule is None:
-            raise ValueError(f"the native learner does not know the actor rule {rule}; use the PyTorch learner")
         critic_loss, actor_loss, mean_q = self._engine.epoch(
             observations=transitions.observations,
             actions=transitions.actions,
@@ -153,11 +159,10 @@ class NativeLearner:
             active=state.active,
             critic_iterations=hyperparameters.critic_iterations,
             fit_steps=hyperparameters.fit_steps,
-            critic_step_size=hyperparameters.critic_step_size,
             learning_rate=hyperparameters.learning_rate,
             actor_learning_rate=hyperparameters.actor_learning_rate,
-            actor_rule=native_rule[0],
-            actor_parameter=native_rule[1],
+            critic_rule=_native_rule(hyperparameters.critic_rule),
+            actor_rule=None if rule is None else _native_rule(rule),
             cross_entropy=rule is not None and rule.loss == "cross_entropy",
             prior_scale=self.prior_scale,
             shift=None if scales is None else scales.shift,

@@ -54,7 +54,9 @@ class CompiledKernels:
         self._source, self._headers = source, headers
         self._functions: dict[tuple[Any, ...], tuple[Any, int]] = {}
 
-    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any], crowd: int) -> None:
+    def launch(
+        self, name: str, sizes: Mapping[str, Any], programs: int, arguments: Sequence[Any], crowd: int, outside: str
+    ) -> None:
         """Start a kernel on PyTorch's current stream.
 
         :param name: of the kernel
@@ -62,6 +64,7 @@ class CompiledKernels:
         :param programs: number of thread blocks
         :param arguments: ctypes values
         :param crowd: how many thread blocks there are with those of other launches, which may share the GPU
+        :param outside: what the source includes as outside.hpp
         """
         from cuda.bindings import driver
 
@@ -69,9 +72,9 @@ class CompiledKernels:
         # is a little slower, but while one waits, the other goes on.
         device = torch.cuda.current_device()
         sizes = {**sizes, "OCCUPANCY": 16 // sizes["WARPS"] if crowd > _multiprocessors(device) else 1}
-        key = (device, name, *sizes.items())
+        key = (device, name, outside, *sizes.items())
         if key not in self._functions:
-            self._functions[key] = self._compile(name, sizes)
+            self._functions[key] = self._compile(name, sizes, outside)
         function, shared = self._functions[key]
         grid, block = (programs, 1, 1), (_LANES * sizes["WARPS"], 1, 1)
         values = tuple(argument.value or 0 for argument in arguments), tuple(type(argument) for argument in arguments)
@@ -79,15 +82,17 @@ class CompiledKernels:
             driver.cuLaunchKernel(function, *grid, *block, shared, torch.cuda.current_stream().cuda_stream, values, 0)
         )
 
-    def _compile(self, name: str, sizes: Mapping[str, int]) -> tuple[Any, int]:
+    def _compile(self, name: str, sizes: Mapping[str, Any], outside: str) -> tuple[Any, int]:
         """The kernel, and how many bytes of shared memory it needs."""
         from cuda.bindings import driver, nvrtc
 
         major, minor = torch.cuda.get_device_capability()
         options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17"]
         options += [f"-DONLY_{name}", *(f"-D{macro}={value}" for macro, value in sizes.items())]
-        headers = [path.read_bytes() for path in self._headers], [path.name.encode() for path in self._headers]
-        source = self._source.read_bytes(), self._source.name.encode(), len(self._headers), *headers
+        headers = {path.name.encode(): path.read_bytes() for path in self._headers}
+        headers[b"outside.hpp"] = f"{outside}\n".encode()
+        contents = len(headers), list(headers.values()), list(headers)
+        source = self._source.read_bytes(), self._source.name.encode(), *contents
         program = _check(nvrtc.nvrtcCreateProgram(*source))
         try:
             _check(nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options]))

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bdpi.learner.pictures import Layer, Place, is_interpreted
+from bdpi.learner.picture_layers import Layer, PlacedLayer, is_interpreted
 
 _PIXELS, _VALUES, _OUTPUTS = 128, 64, 64  # of a tile, at most
 _SUMMED = 64  # pixels that are summed up at a time for a gradient by weights
@@ -271,7 +271,7 @@ def forwards(layer: Layer, images: Tensor, weights: Tensor, biases: Tensor) -> T
     return outputs
 
 
-def to_weights(place: Place, images: Tensor, gradients: Tensor, results: Tensor) -> None:
+def to_weights(place: PlacedLayer, images: Tensor, gradients: Tensor, results: Tensor) -> None:
     """Gradients by the weights and biases, from those by the layer's sums, before they are rectified.
 
     :param results: (k, P), of which the layer's parameters are written
@@ -298,7 +298,7 @@ def to_weights(place: Place, images: Tensor, gradients: Tensor, results: Tensor)
     _add_parts[grid](sums, results, *starts, parts, *shape, tile_area, tile_channels)
 
 
-def arrange(place: Place, stacked: Tensor) -> Tensor:
+def arrange(place: PlacedLayer, stacked: Tensor) -> Tensor:
     """Weights (k, outputs, kernel height, kernel width, channels) as the other kernels want them, rounded.
 
     :param stacked: flat parameters (k, P)

@@ -14,8 +14,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,60 +22,9 @@ from torch import Tensor, nn
 
 from bdpi.learner.convolutions import is_plain
 from bdpi.learner.functional import Inputs, Loss
+from bdpi.learner.picture_layers import Layer, PlacedLayer, is_interpreted
 
 REMEDY = "they need a GPU, Triton, which PyTorch for CUDA brings on Linux, and a C compiler, which Triton calls"
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A convolution of images (height, width, channels), rectified.
-
-    :param kernel: height and width
-    :param stride: downwards and to the right
-    :param tanh: not rectified, but the tanh of it
-    """
-
-    height: int
-    width: int
-    channels: int
-    outputs: int
-    kernel: tuple[int, int] = (1, 1)
-    stride: tuple[int, int] = (1, 1)
-    tanh: bool = False
-
-    @cached_property
-    def rows(self) -> int:
-        """Of its output."""
-        return (self.height - self.kernel[0]) // self.stride[0] + 1
-
-    @cached_property
-    def columns(self) -> int:
-        """Of its output."""
-        return (self.width - self.kernel[1]) // self.stride[1] + 1
-
-    @cached_property
-    def values(self) -> int:
-        """That each output is a weighted sum of."""
-        return self.kernel[0] * self.kernel[1] * self.channels
-
-
-@dataclass(frozen=True)
-class Place:
-    """A layer, and where its parameters are in a network's flat ones."""
-
-    layer: Layer
-    weights: int
-    biases: int
-    shape: tuple[int, int, int, int]  #: of the weights in PyTorch's order: outputs, channels, kernel
-    padded: int  #: channels of what the layer sees, of which the last may have no weights
-
-    def weights_of(self, stacked: Tensor) -> Tensor:
-        """A view: networks, outputs, channels, kernel."""
-        return _part(stacked, self.weights, *self.shape)
-
-    def biases_of(self, stacked: Tensor) -> Tensor:
-        """A view: networks, outputs."""
-        return _part(stacked, self.biases, self.layer.outputs)
 
 
 class PictureNetworks:
@@ -88,7 +35,7 @@ class PictureNetworks:
     :param last: which computes in float32, and is neither rectified nor the tanh of anything
     """
 
-    def __init__(self, hidden: tuple[Place, ...], last: Place) -> None:
+    def __init__(self, hidden: tuple[PlacedLayer, ...], last: PlacedLayer) -> None:
         self._hidden, self._last = hidden, last
 
     def values(self, stacked: Tensor, inputs: Inputs) -> Tensor:
@@ -156,11 +103,6 @@ class PictureNetworks:
         return result
 
 
-def _part(stacked: Tensor, start: int, *shape: int) -> Tensor:
-    """Some parameters of each network of a stack, as a view."""
-    return stacked[:, start : start + math.prod(shape)].view(len(stacked), *shape)
-
-
 def lay_out(images: Tensor) -> Tensor:
     """Images (n, channels, height, width) as the kernels want them: channels last, and as many that several are
     fetched at once."""
@@ -200,11 +142,6 @@ def _would_crash() -> bool:
     return "triton" not in sys.modules and loaded.exists() and "libLLVM" in loaded.read_text()
 
 
-def is_interpreted() -> bool:
-    """Whether Triton was told to do without a GPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def find_picture_networks(module: nn.Module, inputs: Any) -> PictureNetworks | None:
     """``module`` as a function that kernels compute; None where it has another shape, or does more than it seems.
 
@@ -237,7 +174,7 @@ def _picture_networks(module: nn.Module, parts: list[nn.Module], inputs: Tensor)
     for parameter in module.parameters():
         starts[id(parameter)] = size
         size += parameter.numel()
-    places: list[Place] = []
+    places: list[PlacedLayer] = []
     _, channels, height, width = inputs.shape
     padded = _padded(channels)
     for part, after in zip(parts, [*parts[1:], None], strict=True):
@@ -255,7 +192,7 @@ def _picture_networks(module: nn.Module, parts: list[nn.Module], inputs: Tensor)
             return None
         if part.bias is None or type(after) not in (nn.ReLU, nn.Tanh, type(None)):
             return None
-        places.append(Place(layer, starts[id(part.weight)], starts[id(part.bias)], shape, padded))
+        places.append(PlacedLayer(layer, starts[id(part.weight)], starts[id(part.bias)], shape, padded))
         channels = padded = layer.outputs
         height, width = layer.rows, layer.columns
     # The features before the last layer are a vector, in whose order PyTorch and the kernels agree.

@@ -26,37 +26,28 @@ from bdpi.learner.interface import (
     Transitions,
     check_same_arrays,
 )
-from bdpi.learner.rules import ActorRule
+from bdpi.learner.rules import ActorRule, CriticRule
 
 
 def critic_targets(
-    q_a: FloatArray,
-    q_next_a: FloatArray,
-    q_next_b: FloatArray,
-    actions: IntArray,
-    rewards: FloatArray,
-    discounts: FloatArray,
-    critic_step_size: float,
-    next_masks: BoolArray | None = None,
+    rule: CriticRule, q_a: FloatArray, q_next_a: FloatArray, q_next_b: FloatArray, *rest: NDArray[Any]
 ) -> FloatArray:
-    """Q'(s, .) for each transition: the clipped, swapped double Q-learning rule (Eq. abcdqn).
+    """Q'(s, .) for each transition.
 
     :param q_a: Q_A(s, .), shape (n, n_actions)
     :param q_next_a: Q_A(s', .)
     :param q_next_b: Q_B(s', .)
-    :param next_masks: which actions are allowed in s'
+    :param rest: actions, rewards, discounts
     """
-    rows = np.arange(len(actions))
-    best = allowed(q_next_a, next_masks).argmax(axis=1)
-    value = np.minimum(q_next_a[rows, best], q_next_b[rows, best])
-    targets = q_a.copy()
-    targets[rows, actions] += critic_step_size * (rewards + discounts * value - q_a[rows, actions])
+    actions, targets = rest[0], q_a.copy()
+    arrays = (torch.from_numpy(array) for array in (q_a, q_next_a, q_next_b, *rest))
+    targets[np.arange(len(actions)), actions] += rule.change(*arrays).numpy()
     return targets
 
 
 def allowed(q: FloatArray, masks: BoolArray | None) -> FloatArray:
-    """Q-values with minus infinity for actions that are not allowed, so that no argmax and no softmax takes them."""
-    return q if masks is None else np.where(masks, q, -np.inf)
+    """See :func:`bdpi.learner.rules.allowed`."""
+    return q if masks is None else np.where(masks | ~masks.any(axis=-1, keepdims=True), q, -np.inf)
 
 
 def actor_targets(rule: ActorRule, policy: FloatArray, q: FloatArray) -> FloatArray:
@@ -148,20 +139,14 @@ class TabularLearner:
         hyperparameters: Hyperparameters,
     ) -> tuple[FloatArray, float, float]:
         next_states = np.asarray(transitions.next_observations)[batch]
+        next_masks = _rows(transitions.next_masks, batch)
+        columns = [column[batch] for column in (transitions.actions, transitions.rewards, transitions.discounts)]
         for _ in range(hyperparameters.critic_iterations):
             table_a = self.critics[critic, self.active[critic]]
             table_b = self.critics[critic, 1 - self.active[critic]]
             q = table_a[states]
-            targets = critic_targets(
-                q,
-                table_a[next_states],
-                table_b[next_states],
-                transitions.actions[batch],
-                transitions.rewards[batch],
-                transitions.discounts[batch],
-                hyperparameters.critic_step_size,
-                _rows(transitions.next_masks, batch),
-            )
+            opinions = (allowed(table[next_states], next_masks) for table in (table_a, table_b))
+            targets = critic_targets(hyperparameters.critic_rule, q, *opinions, *columns)
             assign(table_a, groups, targets)
             self.active[critic] = 1 - self.active[critic]
         return targets, float(np.mean((targets - q) ** 2)), float(q.mean())

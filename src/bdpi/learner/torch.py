@@ -1,31 +1,29 @@
-"""The readable reference: any pair of PyTorch modules, on any device.
+"""BDPI on any pair of PyTorch modules, on any device.
 
 All critics of an epoch are trained at once, as a stack (:mod:`bdpi.learner.functional`), unless they have
-convolutions: then, one after the other. Parameters live in flat tensors, so that Adam is a handful of elementwise lines
-and states can be exchanged with the native learner. On a GPU the replay memory is mirrored
-(:mod:`bdpi.learner.memory`), the epoch is a CUDA graph (:mod:`bdpi.learner.graphs`), and networks that begin with
-convolutions are fed with patches (:mod:`bdpi.learner.patches`).
+convolutions: then, one after the other. Parameters live in flat tensors (:mod:`bdpi.learner.adam`), so that states can
+be exchanged with the native learner. What a GPU does differently is in :mod:`bdpi.learner.execution`, and what images
+do in :mod:`bdpi.learner.arrangement`.
 """
 
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.optim.adam import adam
 from torch.utils._pytree import tree_map
 
-from bdpi.learner import pictures
-from bdpi.learner.convolutions import has_convolutions, products_as_convolutions
+from bdpi.learner.adam import AdamTensors
+from bdpi.learner.arrangement import Arrangement, Precision, TrainedNetworks, dtype_of
+from bdpi.learner.convolutions import has_convolutions
+from bdpi.learner.execution import Execution
 from bdpi.learner.functional import FunctionalNetwork, Inputs, NetworkStack
 from bdpi.learner.graphs import Replay
 from bdpi.learner.interface import (
@@ -34,121 +32,19 @@ from bdpi.learner.interface import (
     Hyperparameters,
     IntArray,
     LearnerState,
-    NetworkState,
     Observations,
     Transitions,
     check_same_arrays,
 )
-from bdpi.learner.memory import DeviceMemory, TensorTransitions
-from bdpi.learner.patches import lay_out, taking_patches
+from bdpi.learner.memory import TensorTransitions
 from bdpi.learner.pictures import PictureNetworks
-from bdpi.learner.rules import ActorRule
+from bdpi.learner.rules import ActorRule, allowed
 from bdpi.learner.scales import Scales
-from bdpi.learner.streams import Streams, current
-
-Precision = Literal["float32", "bfloat16"]
-
-PICTURES_AT_ONCE = 8  # critics that kernels train as a stack; the actor follows one stack while the next is trained
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as PyTorch sets them
-
-
-def dtype_of(precision: str) -> torch.dtype:
-    """The type that a precision stands for.
-
-    :raises ValueError: for any other name
-    """
-    if precision not in ("float32", "bfloat16"):
-        raise ValueError(f'precision must be "float32" or "bfloat16", got {precision!r}')
-    return torch.bfloat16 if precision == "bfloat16" else torch.float32
 
 
 def as_float(observations: Any) -> Inputs:
     """The default ``preprocess``: numbers as float32."""
     return tree_map(lambda tensor: tensor.float(), observations)
-
-
-def allowed(q: Tensor, masks: Tensor | None) -> Tensor:
-    """Q-values with minus infinity for actions that are not allowed, so that no argmax and no softmax takes them."""
-    return q if masks is None else q.masked_fill(~masks, -torch.inf)
-
-
-def numbers_of(hyperparameters: Hyperparameters) -> NDArray[np.float64]:
-    """Learning rates of critics and actor, alpha, the parameter of the actor's rule."""
-    rule = hyperparameters.actor_rule
-    parameter = rule.native[1] if rule is not None and rule.native is not None else 0.0
-    rates = hyperparameters.learning_rate, hyperparameters.actor_learning_rate
-    return np.array([*rates, hyperparameters.critic_step_size, parameter])
-
-
-def _as_they_are(inputs: Inputs) -> Inputs:
-    return inputs
-
-
-def _channels_last(inputs: Inputs) -> Inputs:
-    """The layout that convolutions on a GPU work in."""
-    return tree_map(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, inputs)
-
-
-def _warn_of_pytorch(reason: str) -> None:
-    """Say once that kernels are not used, and why."""
-    warnings.warn(
-        f"PyTorch trains these networks, not the faster kernels for pictures: {reason}.", RuntimeWarning, stacklevel=4
-    )
-
-
-def _rows(tensor: Tensor) -> list[Tensor]:
-    """The networks in a tensor of them, as PyTorch's optimisers take them."""
-    return list(tensor.view(-1, tensor.shape[-1]))
-
-
-class AdamTensors:
-    """A :class:`NetworkState` on a device, with the optimiser step of ``torch.optim.Adam``, in one kernel."""
-
-    def __init__(self, state: NetworkState, device: torch.device) -> None:
-        self.parameters, self.first_moment, self.second_moment, self.steps = (
-            torch.as_tensor(getattr(state, field.name)).to(device) for field in fields(NetworkState)
-        )
-
-    def select(self, index: Any) -> AdamTensors:
-        """The networks at ``index``: views where PyTorch gives such, as for slices; else copies (see :meth:`put`)."""
-        part = object.__new__(AdamTensors)
-        for name, tensor in vars(self).items():
-            setattr(part, name, tensor[index])
-        return part
-
-    def put(self, index: Any, part: AdamTensors) -> None:
-        """Write back what :meth:`select` took out."""
-        for name, tensor in vars(self).items():
-            tensor[index] = getattr(part, name)
-
-    def step(self, gradient: Tensor, learning_rate: Tensor) -> None:
-        """One Adam step, in place."""
-        adam(
-            _rows(self.parameters),
-            _rows(gradient),
-            _rows(self.first_moment),
-            _rows(self.second_moment),
-            max_exp_avg_sqs=[],
-            state_steps=list(self.steps.float().view(-1)),
-            fused=True,
-            amsgrad=False,
-            beta1=BETA_1,
-            beta2=BETA_2,
-            lr=learning_rate,
-            weight_decay=0.0,
-            eps=EPSILON,
-            maximize=False,
-        )
-        self.steps += 1
-
-    def step_by_kernel(self, gradient: Tensor, learning_rate: Tensor) -> None:
-        """The same by a kernel of our own, which is faster for few long rows."""
-        from bdpi.learner.picture_kernels import adam as step
-
-        rows = self.parameters.view(-1, self.parameters.shape[-1])
-        moments = self.first_moment.view_as(rows), self.second_moment.view_as(rows)
-        step(rows, gradient.view_as(rows), *moments, self.steps, learning_rate, (BETA_1, BETA_2), EPSILON)
-        self.steps += 1
 
 
 @dataclass(frozen=True)
@@ -159,16 +55,6 @@ class TrainedCritics:
     targets: Tensor  #: their last Q', (n_trained, batch_size, n_actions)
     q: Tensor  #: Q_A before its last fit
     errors: Tensor  #: what Q_A lacked to Q' then
-
-
-@dataclass(frozen=True)
-class TrainedNetworks:
-    """The networks in the form in which an epoch evaluates them; predictions take them as they were given."""
-
-    critics: NetworkStack | PictureNetworks
-    actor: FunctionalNetwork | PictureNetworks | None
-    lay_out: Callable[[Inputs], Inputs]  #: inputs of a batch as they take them
-    step: Callable[[AdamTensors, Tensor, Tensor], None] = AdamTensors.step  #: with gradients, and a learning rate
 
 
 class TorchLearner:
@@ -212,24 +98,19 @@ class TorchLearner:
         self.priors = torch.as_tensor(state.priors).to(self.device)
         self._actor_network = None if actor is None else FunctionalNetwork(actor.to(self.device))
         self.actor = None if state.actor is None else AdamTensors(state.actor, self.device)
-        self._memory = DeviceMemory(self.device, mirror=self.device.type != "cpu")
-        #: critics in a stack, None: all. PyTorch is slow on stacks of convolutions: such critics are trained apart,
-        #: side by side on a GPU
+        self._execution = Execution(self.device, self._epoch, has_convolutions(critic))
+        #: critics in a stack, None: all. PyTorch is slow on stacks of convolutions: such critics are trained apart
         self._at_once = 1 if has_convolutions(critic) else None
-        with current(self.device):
-            self._streams = Streams() if self.device.type == "cuda" and has_convolutions(critic) else None
-        self._dtype = dtype_of(precision)
-        self._wants_patches = self.device.type == "cuda" if patches is None else patches
-        wants_kernels = self.device.type == "cuda" if picture_kernels is None else picture_kernels
-        wants_kernels = wants_kernels and self._dtype == torch.bfloat16
-        self._lacks_kernels = pictures.why_not(self.device) if wants_kernels else ""
-        self._wants_kernels = wants_kernels and not self._lacks_kernels
+        self._arrangement = Arrangement(self.device, dtype_of(precision), patches, picture_kernels)
         #: inputs that an epoch has to scale; here, ``preprocess`` does it
         self._n_scaled = 0
         #: made in the first epoch, which shows what inputs look like
         self._trained: TrainedNetworks | None = None
-        #: runs epochs as CUDA graphs; None on other devices
-        self.replay = Replay(self._epoch) if self.device.type == "cuda" else None
+
+    @property
+    def replay(self) -> Replay | None:
+        """Runs epochs as CUDA graphs; None on other devices."""
+        return self._execution.replay
 
     # -- the algorithm ------------------------------------------------------------------------------------------
 
@@ -237,21 +118,14 @@ class TorchLearner:
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
     ) -> EpochMetrics:
         """See :meth:`bdpi.learner.interface.Learner.epoch`."""
-        memory, batches = self._memory.fetch(transitions, batches)
+        memory, batches = self._execution.fetch(transitions, batches)
         if self._trained is None:
-            self._trained = self._make_trained(memory, batches)
-        rates = numbers_of(hyperparameters)
+            few = partial(self._few_inputs, memory, batches)
+            self._trained = self._arrangement(self._critic_networks, self._actor_network, few)
+            self._at_once = self._trained.at_once or self._at_once
         scales = transitions.scales or Scales.none(self._n_scaled)
-        inputs = [torch.as_tensor(array).to(self.device) for array in (batches, critics, rates, scales.packed())]
-        hyperparameters = replace(hyperparameters, learning_rate=0.0, actor_learning_rate=0.0)  # these may change
-        as_convolutions = products_as_convolutions() if self._streams is not None else nullcontext()
-        with current(self.device), torch.no_grad(), as_convolutions:
-            if self.replay is None:
-                metrics = self._epoch(inputs, memory, hyperparameters)
-            else:
-                key = (batches.shape, hyperparameters, self._memory.generation)
-                metrics = self.replay(inputs, memory, hyperparameters, key=key)
-        return EpochMetrics(*metrics.tolist())
+        arrays = batches, critics, hyperparameters.numbers(), scales.packed()
+        return EpochMetrics(*self._execution.run(arrays, memory, hyperparameters))
 
     def _epoch(self, inputs: list[Tensor], memory: TensorTransitions, hyperparameters: Hyperparameters) -> Tensor:
         """The epoch, as a function of tensors only; returns the three metrics."""
@@ -275,9 +149,8 @@ class TorchLearner:
             )
             for group in groups
         ]
-        results = (task() for task in tasks) if self._streams is None else self._streams.run(tasks)
         trained, losses = [], []
-        for group in results:
+        for group in self._execution.side_by_side(tasks):
             trained.append(group)
             for k, q in enumerate(group.targets if rule is not None else ()):
                 assert rule is not None
@@ -313,31 +186,30 @@ class TorchLearner:
         next_masks = None if memory.next_masks is None else memory.next_masks[batches]
         prior = self._prior(networks, critics, observations)
         next_prior = self._prior(networks, critics, next_observations)
-        actions, rewards, discounts = (
-            column[batches].unsqueeze(2) for column in (memory.actions, memory.rewards, memory.discounts)
-        )
+        actions, rewards, discounts = (column[batches] for column in (memory.actions, memory.rewards, memory.discounts))
         rewards = (rewards - (1 - discounts) * return_scale[0]) * return_scale[1]
 
-        def moved(q: Tensor, actions: Tensor, value: Tensor, prior: Tensor) -> Tensor:
-            """Q' of one critic, less its prior: a step towards the bootstrapped value of the actions taken."""
-            change = hyperparameters.critic_step_size * (value - (q + prior).gather(1, actions))
-            return q.scatter_add(1, actions, change)
+        def moved(q: Tensor, prior: Tensor, *rest: Tensor) -> Tensor:
+            """Q' of one critic, less its prior."""
+            change = hyperparameters.critic_rule.change(q + prior, *rest)
+            return q.scatter_add(1, rest[2].unsqueeze(1), change.unsqueeze(1))
 
-        q_next = [networks.values(network.parameters, next_observations) + next_prior for network in pair]
+        def opinions(network: AdamTensors) -> Tensor:
+            """What some networks say of the next states."""
+            return allowed(networks.values(network.parameters, next_observations) + next_prior, next_masks)
+
+        q_next = [opinions(network) for network in pair]
         for iteration in range(hyperparameters.critic_iterations):
             # a and b swap roles each time; only the one that was fitted has new opinions
             a, b = iteration % 2, 1 - iteration % 2
-            # V(s') is the smaller of both opinions about the action that Q_A prefers
-            best = allowed(q_next[a], next_masks).argmax(dim=2, keepdim=True)
-            value = rewards + discounts * torch.minimum(q_next[a].gather(2, best), q_next[b].gather(2, best))
-
-            gradients, q, targets = networks.gradients(moved, pair[a].parameters, observations, actions, value, prior)
+            known = prior, q_next[a], q_next[b], actions, rewards, discounts
+            gradients, q, targets = networks.gradients(moved, pair[a].parameters, observations, *known)
             step(pair[a], gradients, learning_rate)
             for _ in range(hyperparameters.fit_steps - 1):
                 gradients, _, _ = networks.gradients(lambda _, y: y, pair[a].parameters, observations, targets)
                 step(pair[a], gradients, learning_rate)
             if iteration + 1 < hyperparameters.critic_iterations:
-                q_next[a] = networks.values(pair[a].parameters, next_observations) + next_prior
+                q_next[a] = opinions(pair[a])
         masks = None if memory.masks is None else memory.masks[batches]
         return TrainedCritics(observations, allowed(targets + prior, masks), q + prior, q - targets)
 
@@ -404,38 +276,8 @@ class TorchLearner:
         chosen = self.preprocess(tree_map(lambda tensor: tensor[batches.reshape(-1)], stored))
         return tree_map(lambda tensor: tensor.view(*batches.shape, *tensor.shape[1:]), self._trained.lay_out(chosen))
 
-    def _make_trained(self, memory: TensorTransitions, batches: IntArray) -> TrainedNetworks:
-        """The networks to train: by kernels or with patches where both actor and critics can; in the wanted type."""
-        critics, actor = self._critic_networks, self._actor_network
-        modules = [critics.module] if actor is None else [critics.module, actor.module]
-        arrange: Callable[[Inputs], Inputs] = _channels_last if self._streams is not None else _as_they_are
-        takes_patches = False
-        if has_convolutions(critics.module):
-            if self._lacks_kernels:
-                _warn_of_pytorch(f"{self._lacks_kernels}; bdpi doctor says what there is")
-            few = self.preprocess(tree_map(lambda tensor: tensor[batches[0, :2]], memory.observations))
-            if self._wants_kernels:
-                found = [pictures.find_picture_networks(module, few) for module in modules]
-                if found[0] is not None and found[-1] is not None:
-                    self._at_once = PICTURES_AT_ONCE
-                    actor_found = None if actor is None else found[1]
-                    return TrainedNetworks(found[0], actor_found, pictures.lay_out, AdamTensors.step_by_kernel)
-                _warn_of_pytorch(
-                    "they train convolutions and linear layers with ReLU or tanh between them, and no other"
-                )
-            if self._wants_patches:
-                taking = [each for each in (taking_patches(module, few) for module in modules) if each is not None]
-                takes_patches = len(taking) == len(modules) and len({seen for _, seen in taking}) == 1
-                if takes_patches:
-                    modules = [module for module, _ in taking]
-                    arrange = partial(lay_out, windows=taking[0][1], dtype=self._dtype)
-        if not takes_patches and self._dtype == torch.float32:
-            return TrainedNetworks(critics, actor, arrange)
-        return TrainedNetworks(
-            NetworkStack(modules[0], self._dtype),
-            None if actor is None else FunctionalNetwork(modules[1], self._dtype),
-            arrange,
-        )
+    def _few_inputs(self, memory: TensorTransitions, batches: IntArray) -> Inputs:
+        return self.preprocess(tree_map(lambda tensor: tensor[batches[0, :2]], memory.observations))
 
     # -- state --------------------------------------------------------------------------------------------------
 

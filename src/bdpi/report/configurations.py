@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bdpi.report import style
 from bdpi.report.panels import shared_length
 from bdpi.runs.errors import RunError
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Comparison:
     """The algorithms of a study in one environment.
 
     :param environment: Gymnasium id
-    :param n_episodes: scores are sums over so many, the first ones of each run
+    :param n_episodes: scores are sums over these first episodes of each run
     :param algorithms: in the order of the legend; some may not have a finished run yet
     """
 
@@ -75,7 +75,11 @@ class Comparison:
 
 def is_drawn(run: StoredRun) -> bool:
     """Whether the configuration of a run was drawn from a space."""
-    return bool(run.config.get("configuration"))
+    return bool(_drawn(run))
+
+
+def _drawn(run: StoredRun) -> dict[str, tuple[int, int]]:
+    return run.record.status.configuration or {}
 
 
 def comparisons_of(runs: Sequence[StoredRun]) -> list[Comparison]:
@@ -110,12 +114,12 @@ def _algorithm(name: str, runs: Sequence[StoredRun], n_episodes: int) -> Algorit
         for run in runs
         if run.status != "finished" or not len(run.returns)
     )
-    spaces = {tuple((p, entry[1]) for p, entry in sorted(run.config["configuration"].items())) for run in runs}
+    spaces = {tuple((p, size) for p, (_, size) in sorted(_drawn(run).items())) for run in runs}
     if len(spaces) > 1:
         raise RunError(f"the runs of {name} were drawn from {len(spaces)} different spaces: keep them in two folders")
-    parameters = tuple(runs[0].config["configuration"])
-    sizes = tuple(int(runs[0].config["configuration"][parameter][1]) for parameter in parameters)
-    indices = [[int(run.config["configuration"][parameter][0]) for parameter in parameters] for run in finished]
+    first = _drawn(runs[0])
+    parameters, sizes = tuple(first), tuple(size for _, size in first.values())
+    indices = [[_drawn(run)[parameter][0] for parameter in parameters] for run in finished]
     labels = {
         (parameter, index): _label(run, parameter)
         for run, row in zip(finished, indices, strict=True)
@@ -135,6 +139,6 @@ def _algorithm(name: str, runs: Sequence[StoredRun], n_episodes: int) -> Algorit
 
 
 def _label(run: StoredRun, parameter: str) -> str:
-    settings: dict[str, Any] = {**run.config.get("hyperparameters", {}), **run.config.get("policy_kwargs", {})}
+    settings: dict[str, Any] = {**run.config.hyperparameters, **run.config.policy_kwargs}
     value = settings.get(parameter, "?")
     return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

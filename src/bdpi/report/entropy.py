@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from bdpi.report import style
 from bdpi.report.panels import shared_length
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 
-# What is to be seen happens at the beginning: of long runs, so many steps get a panel of their own.
+# Entropies change most at the beginning: in long runs, these first steps get a panel of their own.
 EARLY_STEPS = 5_000
 
 
@@ -50,7 +50,7 @@ class EntropyPanel:
 def entropies_of(runs: Sequence[StoredRun], max_points: int = 1_500) -> list[EntropyPanel]:
     """Panels for all environments in which runs have recorded entropies: the first steps, and all of them.
 
-    :param max_points: curves are thinned to so many, the first and the last step among them.
+    :param max_points: longer curves are thinned; the first and the last step stay.
     """
     grouped: dict[str, dict[str, list[NDArray[np.float32]]]] = {}
     for run in runs:

@@ -10,10 +10,10 @@ from bdpi.report import style
 from bdpi.report.entropy import entropies_of
 from bdpi.report.panels import Panel, Row
 from bdpi.report.statistics import learning_curve
-from bdpi.runs.folder import write_atomically
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
+from bdpi.storage.atomic import write_atomically
 
-_TEXT, _GRID, _AXIS = "#333333", "#e6e6e6", "#bbbbbb"
+TEXT_COLOUR, _GRID, _AXIS = "#333333", "#e6e6e6", "#bbbbbb"
 _PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_HEIGHT = 3.4, 2.35, 0.55  # inches
 
 
@@ -31,9 +31,9 @@ def draw_figure(rows: Sequence[Row], paths: Sequence[Path], title: str = "") -> 
     n_columns = max(len(row) for row in columns)
     # One panel alone would be narrower than the legend above it.
     width = max(_PANEL_WIDTH * n_columns, 2.7 * _PANEL_WIDTH)
-    figure = _new_figure(width, (_PANEL_HEIGHT + _LEGEND_HEIGHT) * len(rows) + (0.4 if title else 0.0))
+    figure = new_figure(width, (_PANEL_HEIGHT + _LEGEND_HEIGHT) * len(rows) + (0.4 if title else 0.0))
     if title:
-        figure.suptitle(_plain(title), x=0.01, ha="left", color=_TEXT, fontsize=12, fontweight="bold")
+        figure.suptitle(literal(title), x=0.01, ha="left", color=TEXT_COLOUR, fontsize=12, fontweight="bold")
     for part, row, panels in zip(
         figure.subfigures(len(rows), 1, squeeze=False, hspace=0.04)[:, 0], rows, columns, strict=True
     ):
@@ -45,7 +45,7 @@ def draw_figure(rows: Sequence[Row], paths: Sequence[Path], title: str = "") -> 
         color="#777777",
         fontsize=8,
     )
-    _save(figure, paths)
+    save_figure(figure, paths)
 
 
 def draw_entropy(runs: Sequence[StoredRun], paths: Sequence[Path]) -> None:
@@ -57,24 +57,23 @@ def draw_entropy(runs: Sequence[StoredRun], paths: Sequence[Path]) -> None:
     panels = entropies_of(runs)
     if not panels:
         raise ValueError("no run has recorded the entropy of its policy, so there is no curve to draw")
-    figure = _new_figure(7.0, 2.9 * len(panels))
+    figure = new_figure(7.0, 2.9 * len(panels))
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for each, panel in zip(axes, panels, strict=True):
         colours = style.colours([curve.name for curve in panel.curves])
         for curve in panel.curves:
             colour = colours[curve.name][0]
             each.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
-            each.plot(
-                curve.steps, curve.mean, color=colour, linewidth=1.6, label=f"{_plain(curve.name)} ({curve.count} runs)"
-            )
-        _decorate(each, panel.title)
-        each.set_xlabel(f"time-step (running average over {panel.window})", color=_TEXT, fontsize=9)
-        each.set_ylabel("entropy of the policy, bits", color=_TEXT, fontsize=9)
-        each.legend(frameon=False, fontsize=8.5, labelcolor=_TEXT, title="bands: standard deviation over runs")
-        each.get_legend().get_title().set(fontsize=8, color=_TEXT)
+            label = f"{literal(curve.name)} ({curve.count} runs)"
+            each.plot(curve.steps, curve.mean, color=colour, linewidth=1.6, label=label)
+        decorate(each, panel.title)
+        each.set_xlabel(f"time-step (running average over {panel.window})", color=TEXT_COLOUR, fontsize=9)
+        each.set_ylabel("entropy of the policy, bits", color=TEXT_COLOUR, fontsize=9)
+        each.legend(frameon=False, fontsize=8.5, labelcolor=TEXT_COLOUR, title="bands: standard deviation over runs")
+        each.get_legend().get_title().set(fontsize=8, color=TEXT_COLOUR)
         each.set_ylim(bottom=0.0)
         each.set_xlim(0, max(int(curve.steps[-1]) for curve in panel.curves))
-    _save(figure, paths)
+    save_figure(figure, paths)
 
 
 def _columns(row: Row, rows: Sequence[Row]) -> list[Panel | None]:
@@ -100,7 +99,7 @@ def _draw_row(part: Any, row: Row, panels: Sequence[Panel | None], n_columns: in
             continue
         any_paper = _draw_panel(each, panel, {name: pair[0] for name, pair in colours.items()}, drawn) or any_paper
         if column == 0 or panels[column - 1] is None:
-            each.set_ylabel("return (smoothed)", color=_TEXT, fontsize=9)
+            each.set_ylabel("return (smoothed)", color=TEXT_COLOUR, fontsize=9)
     handles = [drawn[name] for name in row.series if name in drawn]
     if any_paper:
         from matplotlib.lines import Line2D
@@ -110,11 +109,11 @@ def _draw_row(part: Any, row: Row, panels: Sequence[Panel | None], n_columns: in
         handles=handles,
         loc="outside upper left",
         ncols=max(1, len(handles)),
-        title=_plain(row.title),
+        title=literal(row.title),
         alignment="left",
         title_fontproperties={"weight": "bold", "size": 11},
         fontsize=9,
-        labelcolor=_TEXT,
+        labelcolor=TEXT_COLOUR,
         frameon=False,
         handlelength=1.6,
         columnspacing=1.4,
@@ -139,15 +138,15 @@ def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str], drawn: dict[st
         # One episode is a dot, not a line of no length.
         mark = "." if len(ours.episodes) == 1 else None
         (line,) = axes.plot(
-            ours.episodes, ours.mean, color=colour, linewidth=1.7, marker=mark, zorder=4, label=_plain(series.name)
+            ours.episodes, ours.mean, color=colour, linewidth=1.7, marker=mark, zorder=4, label=literal(series.name)
         )
         drawn.setdefault(series.name, line)
-    _decorate(axes, style.environment_title(panel.environment))
+    decorate(axes, style.environment_title(panel.environment))
     counts = _counts_text(panel)
     axes.set_title(counts, loc="right", fontsize=7.5, color="#777777", pad=4)
     end = max(series.n_episodes for series in panel.series) or max((int(c.episodes[-1]) for _, c in paper), default=0)
     axes.set_xlim(0, max(1, end))
-    axes.set_xlabel("episode", color=_TEXT, fontsize=9)
+    axes.set_xlabel("episode", color=TEXT_COLOUR, fontsize=9)
     return bool(paper)
 
 
@@ -158,13 +157,14 @@ def _counts_text(panel: Panel) -> str:
     return f"{text} run" if counts == [1] else f"{text} runs"
 
 
-def _decorate(axes: Any, title: str) -> None:
+def decorate(axes: Any, title: str) -> None:
+    """Title, grid and ticks, the same in all figures."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_title(_plain(title), loc="left", color=_TEXT, fontsize=10, pad=4)
+    axes.set_title(literal(title), loc="left", color=TEXT_COLOUR, fontsize=10, pad=4)
     axes.grid(axis="y", color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=_TEXT, length=0, labelsize=8)
+    axes.tick_params(colors=TEXT_COLOUR, length=0, labelsize=8)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.margins(y=0.05)
@@ -173,13 +173,13 @@ def _decorate(axes: Any, title: str) -> None:
     axes.spines["bottom"].set_color(_AXIS)
 
 
-def _plain(text: str) -> str:
-    """Matplotlib would read what is between dollars as a formula."""
+def literal(text: str) -> str:
+    """The text as it is: Matplotlib reads what is between dollars as a formula."""
     return text.replace("$", r"\$")
 
 
-def _new_figure(width: float, height: float) -> Any:
-    # The object interface: pyplot would keep global state and may open windows.
+def new_figure(width: float, height: float) -> Any:
+    """A figure without pyplot, which keeps global state and may open windows."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -188,12 +188,13 @@ def _new_figure(width: float, height: float) -> Any:
     return figure
 
 
-def _save(figure: Any, paths: Sequence[Path]) -> None:
+def save_figure(figure: Any, paths: Sequence[Path]) -> None:
+    """Write the figure; the suffix of each path decides how."""
     for path in paths:
         # Without a date, the same runs give the same bytes.
         metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
 
-        def save(partial: Path, metadata: dict[str, None] | None = metadata) -> None:
-            figure.savefig(partial, metadata=metadata)
+        def save(file: Any, path: Path = path, metadata: dict[str, None] | None = metadata) -> None:
+            figure.savefig(file, format=path.suffix[1:], metadata=metadata)
 
         write_atomically(path, save)

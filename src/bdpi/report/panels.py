@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from bdpi.report import style
 from bdpi.report.paper import PaperCurve, paper_curve
 from bdpi.runs.episodes import moving_average
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
 
 
 @dataclass(frozen=True)
-class Series:
+class StoredSeries:
     """One curve: the runs that differ only in their seed.
 
-    Runs can be of different length, while a study goes on or when some have failed. Numbers are then computed from the
-    episodes that all of them have. Leaving out the shorter ones would be tempting and wrong: where episodes end early
-    once a task is learned, the shorter runs are those that have not learned it. Only runs that failed on the way, and
-    runs without any episode, are not used.
+    Runs can be of different length, while a study is running or when some have failed. Numbers are then computed from
+    the episodes that all of them have. Leaving out the shorter runs would be wrong: where episodes end early once a
+    task is learned, the shorter runs are those that have not learned it. Only runs that failed on the way, and runs
+    without any episode, are not used.
 
     :param name: ``"BDPI"``
     :param runs: all of them, also without any episode, ordered by seed
@@ -80,7 +80,7 @@ class Panel:
 
     row: str
     environment: str
-    series: tuple[Series, ...]
+    series: tuple[StoredSeries, ...]
 
     def paper(self, series: str) -> PaperCurve | None:
         """The paper's curve for one of the series, where it has one."""
@@ -142,7 +142,7 @@ def _panel(row: str, environment: str, series: dict[str, list[StoredRun]]) -> Pa
     return Panel(
         row,
         environment,
-        tuple(Series(name, _by_seed(series[name])) for name in style.ordered_series(series)),
+        tuple(StoredSeries(name, _by_seed(series[name])) for name in style.ordered_series(series)),
     )
 
 

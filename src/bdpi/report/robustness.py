@@ -12,7 +12,7 @@ import numpy as np
 
 from bdpi.report import style
 from bdpi.report.configurations import Algorithm, Comparison
-from bdpi.report.figure import _TEXT, _decorate, _new_figure, _plain, _save
+from bdpi.report.figure import TEXT_COLOUR, decorate, literal, new_figure, save_figure
 from bdpi.report.sensitivity import (
     Importance,
     best_of_others,
@@ -22,8 +22,8 @@ from bdpi.report.sensitivity import (
     share_above,
 )
 from bdpi.report.statistics import Estimate
-from bdpi.report.tables import NONE, Table, estimate_text
-from bdpi.runs.text import number
+from bdpi.report.tables import NONE, TextTable, estimate_text
+from bdpi.runs.formatting import number
 
 #: S in the paper, on LunarLander, from 800 episodes and more than 2000 configurations of each.
 PAPER = {"PrioritizedDuelingDQN": 930, "BDPI": 1167, "DQN": 1326, "A2C": 2369, "PPO": 2452, "ACKTR": 5815}
@@ -39,7 +39,7 @@ class Robustness:
     :param pictures: PNG files, by the name of what they show
     """
 
-    tables: Sequence[Table] = ()
+    tables: Sequence[TextTable] = ()
     pictures: Mapping[str, bytes] = field(default_factory=dict)
 
 
@@ -63,13 +63,13 @@ def write_robustness(comparisons: Sequence[Comparison], folder: Path) -> tuple[R
     return Robustness(robustness_tables(comparisons), pictures), written
 
 
-def robustness_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+def robustness_tables(comparisons: Sequence[Comparison]) -> list[TextTable]:
     """Scores and sensitivities, what matters, the best configurations; tables that would be empty are left out."""
     tables = (_scores(comparisons), _importances(comparisons), _best(comparisons))
     return [table for table in tables if table.rows]
 
 
-def _scores(comparisons: Sequence[Comparison]) -> Table:
+def _scores(comparisons: Sequence[Comparison]) -> TextTable:
     lines = []
     for comparison in comparisons:
         for algorithm in comparison.algorithms:
@@ -87,7 +87,7 @@ def _scores(comparisons: Sequence[Comparison]) -> Table:
                     *_share(comparison, algorithm),
                 )
             )
-    return Table(
+    return TextTable(
         "Total reward and sensitivity",
         (
             *("environment", "algorithm", "configurations", "S", "needed for ± 10 %", "S in the paper"),
@@ -129,7 +129,7 @@ def _share(comparison: Comparison, algorithm: Algorithm) -> tuple[str, str]:
     return f"{percent.value:.0f} % [{percent.low:.0f}, {percent.high:.0f}]", name
 
 
-def _importances(comparisons: Sequence[Comparison]) -> Table:
+def _importances(comparisons: Sequence[Comparison]) -> TextTable:
     lines = [
         (
             comparison.title,
@@ -144,7 +144,7 @@ def _importances(comparisons: Sequence[Comparison]) -> Table:
         for algorithm in comparison.algorithms
         for each in importances(algorithm)
     ]
-    return Table(
+    return TextTable(
         "Which hyper-parameter matters",
         (
             "environment",
@@ -163,7 +163,7 @@ def _importances(comparisons: Sequence[Comparison]) -> Table:
     )
 
 
-def _best(comparisons: Sequence[Comparison]) -> Table:
+def _best(comparisons: Sequence[Comparison]) -> TextTable:
     lines = []
     for comparison in comparisons:
         for algorithm in comparison.algorithms:
@@ -172,7 +172,7 @@ def _best(comparisons: Sequence[Comparison]) -> Table:
                 text = ", ".join(f"{name}={algorithm.labels[name, int(index)]}" for name, index in settings)
                 cells = (comparison.title, algorithm.name, str(algorithm.numbers[run]), text)
                 lines.append((*cells, str(rank + 1), number(float(algorithm.scores[run]))))
-    return Table(
+    return TextTable(
         "The best configurations",
         ("environment", "algorithm", "number", "configuration", "rank", "total reward"),
         4,
@@ -191,7 +191,7 @@ def draw_robustness(comparisons: Sequence[Comparison], paths: Sequence[Path]) ->
     shown = [c for c in comparisons if any(len(algorithm.scores) for algorithm in c.algorithms)]
     if not shown:
         raise ValueError("no run is finished, so there are no scores to draw")
-    figure = _new_figure(max(7.0, 5.2 * len(shown)), 4.2)
+    figure = new_figure(max(7.0, 5.2 * len(shown)), 4.2)
     for axes, comparison in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         colours = style.colours([algorithm.name for algorithm in comparison.algorithms])
         for algorithm in comparison.algorithms:
@@ -203,15 +203,15 @@ def draw_robustness(comparisons: Sequence[Comparison], paths: Sequence[Path]) ->
                     color=colours[algorithm.name][0],
                     linewidth=1.7,
                     marker="." if n == 1 else None,
-                    label=f"{_plain(algorithm.name)} ({n})",
+                    label=f"{literal(algorithm.name)} ({n})",
                 )
-        _decorate(axes, comparison.title)
+        decorate(axes, comparison.title)
         axes.set_xlim(0, 100)
-        axes.set_xlabel("configurations, the best first (% of all)", color=_TEXT, fontsize=9)
-        axes.set_ylabel("total reward", color=_TEXT, fontsize=9)
-        axes.legend(frameon=False, fontsize=8.5, labelcolor=_TEXT, title="algorithm (configurations)")
-        axes.get_legend().get_title().set(fontsize=8, color=_TEXT)
-    _save(figure, paths)
+        axes.set_xlabel("configurations, the best first (% of all)", color=TEXT_COLOUR, fontsize=9)
+        axes.set_ylabel("total reward", color=TEXT_COLOUR, fontsize=9)
+        axes.legend(frameon=False, fontsize=8.5, labelcolor=TEXT_COLOUR, title="algorithm (configurations)")
+        axes.get_legend().get_title().set(fontsize=8, color=TEXT_COLOUR)
+    save_figure(figure, paths)
 
 
 def stretched(n: int) -> Any:
@@ -239,7 +239,7 @@ def draw_importances(comparisons: Sequence[Comparison], paths: Sequence[Path]) -
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     tallest = max(len(found) for _, _, found in panels)
-    figure = _new_figure(max(7.0, 4.0 * columns), rows * (0.75 + 0.26 * tallest) + 0.3)
+    figure = new_figure(max(7.0, 4.0 * columns), rows * (0.75 + 0.26 * tallest) + 0.3)
     every = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes in every[len(panels) :]:
         axes.set_visible(False)
@@ -248,13 +248,13 @@ def draw_importances(comparisons: Sequence[Comparison], paths: Sequence[Path]) -
         places = np.arange(len(found))
         axes.barh(places, [100 * each.share for each in found], color=colour, height=0.62)
         chances = [100 * each.chance for each in found]
-        axes.vlines(chances, places - 0.42, places + 0.42, color=_TEXT, linewidth=1.2)
-        _decorate(axes, title)
+        axes.vlines(chances, places - 0.42, places + 0.42, color=TEXT_COLOUR, linewidth=1.2)
+        decorate(axes, title)
         axes.grid(visible=False, axis="y")
         axes.set_yticks(places, [each.parameter for each in found])
         axes.set_ylim(tallest - 0.4, -0.6)
         axes.set_xlim(0, 105 * widest)
-        axes.set_xlabel("share of the variance, %", color=_TEXT, fontsize=9)
+        axes.set_xlabel("share of the variance, %", color=TEXT_COLOUR, fontsize=9)
     figure.supxlabel(
         "Marks: a hyper-parameter without influence stays to the left of them in 95 % of all cases.",
         x=0.01,
@@ -262,4 +262,4 @@ def draw_importances(comparisons: Sequence[Comparison], paths: Sequence[Path]) -
         color="#777777",
         fontsize=8,
     )
-    _save(figure, paths)
+    save_figure(figure, paths)

@@ -36,7 +36,7 @@ def sensitivity(points: Floats, scores: Floats, n_pairs: int = PAIRS, seed: int 
 
     :param points: (configurations, hyper-parameters)
     :param scores: one per configuration
-    :param n_pairs: so many random pairs; where there are not more, all of them
+    :param n_pairs: number of random pairs; all pairs if there are fewer
     :param seed: of the pairs and of the bootstrap
     :return: NaN without two different configurations; no interval with fewer than three configurations
     """

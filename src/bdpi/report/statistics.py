@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.report.panels import Series
+from bdpi.report.panels import StoredSeries
 from bdpi.runs.episodes import moving_average
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -38,7 +38,7 @@ _STUDENT = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number that would be another with other seeds.
+    """A number with its interval over seeds.
 
     :param value: NaN without runs
     :param low: lower end of the 95 % interval; NaN where there are too few runs for one
@@ -70,7 +70,7 @@ class LearningCurve:
     runs: int
 
 
-def learning_curve(series: Series, max_points: int = 400) -> LearningCurve:
+def learning_curve(series: StoredSeries, max_points: int = 400) -> LearningCurve:
     """The curve of a series; no points where no run has an episode.
 
     :param max_points: longer curves are thinned; the first and the last episode are always among the points.
@@ -85,11 +85,11 @@ def learning_curve(series: Series, max_points: int = 400) -> LearningCurve:
     return LearningCurve(shown + 1, curves.mean(axis=0), low, high, len(curves))
 
 
-def scores(series: Series, last: float = 1.0, n_episodes: int | None = None) -> Floats:
+def scores(series: StoredSeries, last: float = 1.0, n_episodes: int | None = None) -> Floats:
     """One number per used run: its mean return.
 
     :param last: over this share of the episodes, counted from the end; at least one episode.
-    :param n_episodes: as if the runs had ended after so many episodes.
+    :param n_episodes: use only the first ones; None: all.
     """
     returns = series.returns[:, :n_episodes]
     if not returns.size:
@@ -184,7 +184,7 @@ def centred_mean(curve: Floats, window: int) -> Floats:
     return (padded[window:] - padded[:-window]) / (counts[window:] - counts[:-window])
 
 
-def median_episode(series: Series, threshold: float) -> tuple[int, int | None]:
+def median_episode(series: StoredSeries, threshold: float) -> tuple[int, int | None]:
     """How many of the used runs reach the threshold, each within all episodes that it has, and when the median run
     does: ``None`` if it does not."""
     curves = [np.array(moving_average(run.shown_returns.tolist())) for run in series.used]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 ROWS = ("algorithms", "critics", "noise", "pendulum", "entropy")
 ENVIRONMENTS = ("Table", "TableLong", "TableSafe", "LunarLander", "FrozenLake8x8", "Hallway", "Pendulum")
-# Okabe and Ito's colours, which people see apart whatever their colour vision, without the yellow that vanishes on
-# paper; the second of each pair is the same hue for a dark background.
+# Okabe and Ito's colours, which can be told apart with any colour vision, without the yellow that vanishes on paper;
+# the second of each pair is the same hue for a dark background.
 COLOURS = (
     ("#0072b2", "#4c9be8"),  # blue
     ("#d55e00", "#ff7b39"),  # vermilion
@@ -19,7 +19,7 @@ COLOURS = (
     ("#6b6b6b", "#b9b9b9"),  # grey
     ("#7b4b2a", "#c29a78"),  # brown
 )
-# What a name stands for is found in it, so that "BDPI+noise" and "noise" look alike. The subject of each row is blue.
+# By the letters and digits of a name: "BDPI+noise" and "noise" look alike. The subject of each row is blue.
 _COLOUR_OF = {
     "bdpi": 0,
     "abcdqn": 1,

@@ -10,11 +10,11 @@ from itertools import combinations
 import numpy as np
 
 from bdpi.report import statistics, style
-from bdpi.report.panels import Panel, Row, Series
+from bdpi.report.panels import Panel, Row, StoredSeries
 from bdpi.report.paper import PaperCurve, threshold_window, thresholds_of
 from bdpi.report.statistics import Estimate
-from bdpi.runs.store import StoredRun
-from bdpi.runs.text import number
+from bdpi.runs.formatting import number
+from bdpi.runs.results import StoredRun
 
 NONE = "–"
 SCORES = (("all episodes", 1.0), ("last 10 %", 0.1))
@@ -22,12 +22,12 @@ _PAPER_EVERY = 8  # episodes from one point of the paper's curves to the next
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Text, cell by cell.
 
     :param title: what it shows.
     :param columns: their names.
-    :param n_texts: so many columns from the left are words; those after them are numbers.
+    :param n_texts: how many columns, from the left, hold words; the others hold numbers.
     :param rows: the cells.
     :param note: how to read it.
     """
@@ -41,10 +41,10 @@ class Table:
 
 @dataclass(frozen=True)
 class TabledRow:
-    """A row of panels and its tables. The bootstraps behind them take a while: they are made once for a report."""
+    """A row of panels and its tables. The bootstraps take a while, so a report makes them once."""
 
     row: Row
-    tables: tuple[Table, ...]
+    tables: tuple[TextTable, ...]
 
     @classmethod
     def all_of(cls, rows: Sequence[Row]) -> list[TabledRow]:
@@ -52,12 +52,12 @@ class TabledRow:
         return [cls(row, tuple(tables_of(row))) for row in rows]
 
 
-def tables_of(row: Row) -> list[Table]:
+def tables_of(row: Row) -> list[TextTable]:
     """The tables of one row of panels; those that would be empty are left out."""
     return [table for table in (_returns(row), _thresholds(row), _improvement(row), _every_pair(row)) if table.rows]
 
 
-def unfinished(rows: Sequence[Row]) -> Table:
+def unfinished(rows: Sequence[Row]) -> TextTable:
     """Every run that is not finished, and whether it counts."""
     lines = tuple(
         (
@@ -74,7 +74,7 @@ def unfinished(rows: Sequence[Row]) -> Table:
         for run in series.runs
         if run.status != "finished"
     )
-    return Table(
+    return TextTable(
         "Runs that are not finished",
         ("row", "environment", "series", "status", "counted", "seed", "episodes"),
         5,
@@ -84,16 +84,14 @@ def unfinished(rows: Sequence[Row]) -> Table:
     )
 
 
-def findings_table(runs: Iterable[StoredRun]) -> Table:
+def findings_table(runs: Iterable[StoredRun]) -> TextTable:
     """What runs found about themselves when they ended, or were last saved."""
     lines = []
     for run in runs:
-        stored = run.config.get("findings")
-        for finding in stored if isinstance(stored, list) else ():
-            if isinstance(finding, dict):
-                said = (str(finding.get("message", NONE)), str(finding.get("remedy", NONE)))
-                lines.append((run.place.environment, run.place.series, str(run.place.seed), *said))
-    return Table(
+        for finding in run.record.status.findings:
+            said = (finding.get("message", NONE), finding.get("remedy", NONE))
+            lines.append((run.place.environment, run.place.series, str(run.place.seed), *said))
+    return TextTable(
         "Why runs may not learn",
         ("environment", "series", "seed", "finding", "remedy"),
         5,
@@ -116,7 +114,7 @@ def _number(value: float) -> str:
     return text.removeprefix("-") if float(text) == 0.0 else text
 
 
-def markdown(table: Table) -> str:
+def markdown(table: TextTable) -> str:
     """The table in GitHub's Markdown, with its title and note."""
     rule = [":---" if column < table.n_texts else "---:" for column in range(len(table.columns))]
     lines = [table.columns, rule, *table.rows]
@@ -125,7 +123,7 @@ def markdown(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """A heading or a cell in Markdown: what would break a table or become markup is written so that it does not."""
+    """A heading or a cell in Markdown, with everything escaped that would break a table or become markup."""
     for special in "\\`*_<>|[]":
         if special in "[]" and "](" not in text:
             continue  # intervals stay readable
@@ -133,13 +131,13 @@ def escaped(text: str) -> str:
     return " ".join(text.split())
 
 
-def _series(row: Row) -> Iterator[tuple[Panel, Series]]:
+def _series(row: Row) -> Iterator[tuple[Panel, StoredSeries]]:
     for panel in row.panels:
         for series in panel.series:
             yield panel, series
 
 
-def _returns(row: Row) -> Table:
+def _returns(row: Row) -> TextTable:
     lines = []
     for panel, series in _series(row):
         cells = [panel.environment, series.name, series.count, str(series.n_episodes)]
@@ -149,7 +147,7 @@ def _returns(row: Row) -> Table:
             cells += [estimate_text(statistics.mean(values)), estimate_text(statistics.iqm([values])), paper]
         lines.append(tuple(cells))
     columns = [f"{kind}, {score}" for score, _ in SCORES for kind in ("mean", "IQM", "paper")]
-    return Table(
+    return TextTable(
         "Returns",
         ("environment", "series", "runs", "episodes", *columns),
         2,
@@ -173,7 +171,7 @@ def _paper_score(curve: PaperCurve | None, n_episodes: int, last: float) -> str:
     return _number(value) if whole else f"{_number(value)} ({from_:.0f} to {to:.0f})"
 
 
-def _thresholds(row: Row) -> Table:
+def _thresholds(row: Row) -> TextTable:
     lines = []
     for panel, series in _series(row):
         for threshold in thresholds_of(panel.environment):
@@ -194,7 +192,7 @@ def _thresholds(row: Row) -> Table:
                     _episode(median, "not reached"),
                 )
             )
-    return Table(
+    return TextTable(
         "Episodes to a threshold",
         (
             *("environment", "series", "threshold", "runs", "episodes", "mean curve", "paper's curve"),
@@ -221,7 +219,7 @@ def _episode(episode: int | None, otherwise: str) -> str:
     return otherwise if episode is None else str(episode)
 
 
-def _reached(count: int, series: Series) -> str:
+def _reached(count: int, series: StoredSeries) -> str:
     lengths = {len(run.shown_returns) for run in series.used}
     return f"{count} of {len(series.used)}" + (f" ({_range(lengths)} episodes)" if len(lengths) > 1 else "")
 
@@ -232,7 +230,7 @@ def _range(numbers: Iterable[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _improvement(row: Row) -> Table:
+def _improvement(row: Row) -> TextTable:
     """The subject of the row against every other series."""
     names = row.series
     subject = style.subject(names)
@@ -245,7 +243,7 @@ def _improvement(row: Row) -> Table:
         for environment, pairs in groups:
             cells = [f"{subject} over {other}", environment, _counts(pairs), _range(pair[2] for pair in pairs)]
             lines.append((*cells, *(estimate_text(_chance(pairs, last)) for _, last in SCORES)))
-    return Table(
+    return TextTable(
         "Probability of improvement",
         ("comparison", "environment", "runs", "episodes", *(score for score, _ in SCORES)),
         2,
@@ -255,7 +253,7 @@ def _improvement(row: Row) -> Table:
     )
 
 
-def _every_pair(row: Row) -> Table:
+def _every_pair(row: Row) -> TextTable:
     """Every series against every other, over all environments."""
     names = [name for name in row.series if any(s.used for _, s in _series(row) if s.name == name)]
     cells: dict[tuple[str, str], str] = {}
@@ -265,7 +263,7 @@ def _every_pair(row: Row) -> Table:
         cells[first, second] = estimate_text(chance)
         cells[second, first] = estimate_text(Estimate(1 - chance.value, 1 - chance.high, 1 - chance.low, chance.runs))
     lines = tuple((name, *(cells.get((name, other), "") for other in names)) for name in names)
-    return Table(
+    return TextTable(
         "Probability of improvement, every pair",
         ("over all episodes", *(f"over {name}" for name in names)),
         1,
@@ -275,7 +273,7 @@ def _every_pair(row: Row) -> Table:
     )
 
 
-def _compared(panel: Panel, first: str, second: str) -> tuple[Series, Series, int] | None:
+def _compared(panel: Panel, first: str, second: str) -> tuple[StoredSeries, StoredSeries, int] | None:
     """Two series of a panel and how many episodes they share; ``None`` if one has nothing to compare."""
     found = {series.name: series for series in panel.series if series.used}
     if first not in found or second not in found:
@@ -284,11 +282,11 @@ def _compared(panel: Panel, first: str, second: str) -> tuple[Series, Series, in
     return x, y, min(x.n_episodes, y.n_episodes)
 
 
-def _chance(pairs: Sequence[tuple[Series, Series, int]], last: float) -> Estimate:
+def _chance(pairs: Sequence[tuple[StoredSeries, StoredSeries, int]], last: float) -> Estimate:
     return statistics.improvement(
         [(statistics.scores(x, last, shared), statistics.scores(y, last, shared)) for x, y, shared in pairs]
     )
 
 
-def _counts(pairs: Sequence[tuple[Series, Series, int]]) -> str:
+def _counts(pairs: Sequence[tuple[StoredSeries, StoredSeries, int]]) -> str:
     return f"{sum(len(x.used) for x, _, _ in pairs)} and {sum(len(y.used) for _, y, _ in pairs)}"

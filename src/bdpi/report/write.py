@@ -12,8 +12,8 @@ from bdpi.report.panels import rows_of
 from bdpi.report.robustness import Robustness, write_robustness
 from bdpi.report.tables import TabledRow, escaped, markdown, unfinished
 from bdpi.runs.errors import RunError
-from bdpi.runs.folder import write_atomically
-from bdpi.runs.store import StoredRun
+from bdpi.runs.results import StoredRun
+from bdpi.storage.atomic import write_atomically
 
 
 def write_report(
@@ -73,4 +73,4 @@ def _markdown(
 
 
 def _write(path: Path, text: str) -> None:
-    write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+    write_atomically(path, text)

@@ -1,4 +1,4 @@
-"""A plan becomes an environment and an agent; whatever is wrong with it is said in one line."""
+"""A configuration becomes an environment and an agent; whatever is wrong with it is said in one line."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import contextlib
 import difflib
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from bdpi.runs.config import BaseConfig, RunConfig
 from bdpi.runs.errors import RunError, named, one_line
-from bdpi.runs.plan import Plan
 from bdpi.runs.presets import preset_of
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
     from bdpi.agents import Ensemble as Agent
+
+Config = TypeVar("Config", bound=BaseConfig)
 
 DEFAULT_ACTION_BITS = 6
 #: The keys of ``bdpi.baselines.paper.PEERS``, which takes a while to import.
@@ -124,43 +125,51 @@ def retraceable(environment: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     return Retracing(environment) if is_simulation(environment) else environment
 
 
-def with_action_bits(plan: Plan, action_space: gym.Space[Any]) -> Plan:
-    """The plan with Binary Action Search if the actions are continuous.
+def with_full_id(config: Config, environment: gym.Env[Any, Any]) -> Config:
+    """The configuration with the version of its environment: ``CartPole`` is ``CartPole-v1``."""
+    if environment.spec is None or ":" in config.environment:
+        return config
+    return config.changed(environment=environment.spec.id)
+
+
+def with_action_bits(config: Config, action_space: gym.Space[Any]) -> Config:
+    """The configuration with Binary Action Search if the actions are continuous.
 
     :raises RunError: when bits were asked for, and the actions are not continuous.
     """
     from gymnasium import spaces
 
     if not isinstance(action_space, spaces.Box):
-        if plan.action_bits is not None:
+        if config.action_bits is not None:
             raise RunError(
-                f"{plan.environment} has the actions {action_space}: leave --action-bits out, it is for continuous ones"
+                f"{config.environment} has the actions {action_space}: leave --action-bits out, it is for "
+                "continuous ones"
             )
-        return plan
-    return replace(plan, action_bits=DEFAULT_ACTION_BITS if plan.action_bits is None else plan.action_bits)
+        return config
+    return config.changed(action_bits=DEFAULT_ACTION_BITS if config.action_bits is None else config.action_bits)
 
 
-def announcements(plan: Plan, bare: gym.Env[Any, Any]) -> Iterator[str]:
+def announcements(config: RunConfig, bare: gym.Env[Any, Any]) -> Iterator[str]:
     """What a run does by itself, or beside what every run does, each in one line."""
     import torch
 
-    if plan.action_bits is not None:
-        yield _binary_search(plan, bare.action_space)
-    if policy_name(bare.observation_space) == "CnnPolicy" and "fit_steps" not in plan.hyperparameters:
-        yield f"{plan.environment}: pictures, so CnnPolicy and fit_steps=1 (--set fit_steps=20 would change it)"
-        if "precision" not in plan.hyperparameters and not is_peer(plan.agent) and torch.cuda.is_available():
+    if config.action_bits is not None:
+        yield _binary_search(config, bare.action_space)
+    if policy_name(bare.observation_space) == "CnnPolicy" and "fit_steps" not in config.hyperparameters:
+        yield f"{config.environment}: pictures, so CnnPolicy and fit_steps=1 (--set fit_steps=20 would change it)"
+        if "precision" not in config.hyperparameters and not is_peer(config.agent) and torch.cuda.is_available():
             yield "on a GPU, --set precision=bfloat16 takes a third of the time for pictures"
-    if plan.off_policy_noise is not None:
+    if config.off_policy_noise is not None:
         yield (
-            f"training actions are random with probability {plan.off_policy_noise:g}; a test without that comes after "
-            "each training episode, and is not learned from"
+            f"training actions are random with probability {config.off_policy_noise:g}; a test without that comes "
+            "after each training episode, and is not learned from"
         )
 
 
-def _binary_search(plan: Plan, action_space: gym.Space[Any]) -> str:
+def _binary_search(config: RunConfig, action_space: gym.Space[Any]) -> str:
     size = int(np.prod(action_space.shape or ()))
-    decisions = f"{plan.action_bits} binary decisions" + (f" for each of its {size} numbers" if size > 1 else "")
-    return f"{plan.environment}: continuous actions, each found by {decisions} (--action-bits would change it)"
+    decisions = f"{config.action_bits} binary decisions" + (f" for each of its {size} numbers" if size > 1 else "")
+    return f"{config.environment}: continuous actions, each found by {decisions} (--action-bits would change it)"
 
 
 def policy_name(observation_space: gym.Space[Any]) -> str:
@@ -173,42 +182,42 @@ def policy_name(observation_space: gym.Space[Any]) -> str:
     return "CnnPolicy" if is_image_space(observation_space) else "MlpPolicy"
 
 
-def with_preset(plan: Plan, note: Callable[[str], None]) -> Plan:
-    """The plan with what the paper changes for its environment, unless the user has decided otherwise."""
+def with_preset(config: Config, note: Callable[[str], None]) -> Config:
+    """The configuration with what the paper changes for its environment, unless the user has decided otherwise."""
     preset = {
         name: value
-        for name, value in preset_of(plan.environment).policy_kwargs.items()
-        if name not in plan.policy_kwargs
+        for name, value in preset_of(config.environment).policy_kwargs.items()
+        if name not in config.policy_kwargs
     }
     for name, value in preset.items():
-        note(f"{plan.environment}: {name}={value}, as in the paper (--set {name}=[64,64] would change it)")
-    return replace(plan, policy_kwargs={**preset, **plan.policy_kwargs})
+        note(f"{config.environment}: {name}={value}, as in the paper (--set {name}=[64,64] would change it)")
+    return config.changed(policy_kwargs={**preset, **config.policy_kwargs})
 
 
-def policy_arguments(plan: Plan) -> dict[str, Any]:
-    """The plan's ``policy_kwargs``, as policies take them: with classes instead of their names."""
+def policy_arguments(config: BaseConfig) -> dict[str, Any]:
+    """The ``policy_kwargs`` of a run, as policies take them: with classes instead of their names."""
     from torch import nn
 
     activations = {"tanh": nn.Tanh, "relu": nn.ReLU}
-    policy_kwargs = dict(plan.policy_kwargs)
+    policy_kwargs = dict(config.policy_kwargs)
     if "activation_fn" in policy_kwargs:
         policy_kwargs["activation_fn"] = activations[policy_kwargs["activation_fn"]]
     return policy_kwargs
 
 
-def build_agent(plan: Plan, environment: gym.Env[Any, Any]) -> Agent:
+def build_agent(config: BaseConfig, environment: gym.Env[Any, Any]) -> Agent:
     """:raises RunError: for spaces and hyper-parameters that the agent refuses."""
     from bdpi.agents import PAPER_AGENTS
 
-    cls = agent_class(plan.agent)
-    of_paper = PAPER_AGENTS[plan.agent][1] if plan.agent in PAPER_AGENTS else {}
+    cls = agent_class(config.agent)
+    of_paper = PAPER_AGENTS[config.agent][1] if config.agent in PAPER_AGENTS else {}
     try:
         return cls(
             policy_name(environment.observation_space),
             environment,
-            seed=plan.seed,
-            policy_kwargs=policy_arguments(plan),
-            **{**of_paper, **plan.hyperparameters},
+            seed=config.seed,
+            policy_kwargs=policy_arguments(config),
+            **{**of_paper, **config.hyperparameters},
         )
     except (ValueError, TypeError) as error:  # what agents say to people
         raise RunError(one_line(error)) from None

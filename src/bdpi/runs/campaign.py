@@ -16,8 +16,8 @@ from rich.text import Text
 
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import Executor
+from bdpi.runs.formatting import duration
 from bdpi.runs.job import Job, JobResult, episodes_done, status_of
-from bdpi.runs.text import duration
 
 _PLAIN_SECONDS = 15.0
 _PER_SECOND = 4
@@ -69,12 +69,12 @@ class Tally:
 
 def _wanted(jobs: Iterable[Job]) -> int:
     """Episodes that runs should have."""
-    return sum(job.plan.episodes or 0 for job in jobs)
+    return sum(job.config.episodes or 0 for job in jobs)
 
 
 def _present(jobs: Iterable[Job]) -> int:
     """Episodes that they have, of those."""
-    return sum(min(episodes_done(job), job.plan.episodes or 0) for job in jobs)
+    return sum(min(episodes_done(job), job.config.episodes or 0) for job in jobs)
 
 
 def run_campaign(
@@ -202,7 +202,7 @@ class LiveTally:
 def _table(tally: Tally) -> RenderableType:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for job in list(tally.running)[:_MOST_SHOWN]:
-        wanted = job.plan.episodes or 1
+        wanted = job.config.episodes or 1
         done = min(episodes_done(job), wanted)
         table.add_row(
             job.place.series,

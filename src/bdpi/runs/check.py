@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.runs.build import make_environment
+from bdpi.runs.config import DEFAULT_EPISODES, RunConfig
 from bdpi.runs.errors import RunError, named, one_line
-from bdpi.runs.plan import DEFAULT_EPISODES, Plan
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -62,7 +62,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Episodes:
+class RandomEpisodes:
     """How random episodes went.
 
     :param terminated: so many ended by themselves
@@ -80,7 +80,7 @@ class Episodes:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TrainingTime:
     """How long training takes on this machine.
 
     :param episodes: that are trained
@@ -121,15 +121,14 @@ class Look:
     steps: int = 0
     ranges: list[Range] = field(default_factory=list)
     rewards: Range | None = None
-    episodes: Episodes | None = None
+    episodes: RandomEpisodes | None = None
     step_ms: float | None = None
     by_itself: list[str] = field(default_factory=list)
-    estimate: Estimate | None = None
+    estimate: TrainingTime | None = None
     remarks: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         return asdict(self)
 
 
@@ -233,13 +232,13 @@ def _play(bare: gym.Env[Any, Any], look: Look, tick: Tick, seed: int) -> None:
     space.seed(seed)
     try:
         observation, info = bare.reset(seed=seed)
-        _refuse_nonsense(observation, 0.0, 0)
+        _refuse_not_finite(observation, 0.0, 0)
         while _goes_on(played, time.monotonic() - began):
             action = space.sample(info["action_mask"]) if "action_mask" in info else space.sample()
             before = time.perf_counter()
             observation, reward, terminated, truncated, info = bare.step(action)
             played.seconds += time.perf_counter() - before
-            _refuse_nonsense(observation, reward, len(played.rewards) + 1)
+            _refuse_not_finite(observation, reward, len(played.rewards) + 1)
             played.add(observation, reward, terminated, truncated)
             steps = len(played.rewards)
             tick("random steps", steps, PLAYED_STEPS if steps <= PLAYED_STEPS else health.ENDLESS_STEPS)
@@ -258,7 +257,7 @@ def _play(bare: gym.Env[Any, Any], look: Look, tick: Tick, seed: int) -> None:
         Range.of(name, values) if values else None
         for name, values in (("steps", played.lengths), ("return", played.returns))
     )
-    look.episodes = Episodes(played.terminated, played.truncated, played.length, lengths, returns)
+    look.episodes = RandomEpisodes(played.terminated, played.truncated, played.length, lengths, returns)
     seen = _stacked(played.observations, bare.observation_space)
     if seen is not None:
         look.ranges = _ranges(seen, bare.observation_space)
@@ -275,7 +274,7 @@ def _goes_on(played: _Played, seconds: float) -> bool:
     return len(played.lengths) < PLAYED_EPISODES or len(played.rewards) < PLAYED_STEPS
 
 
-def _refuse_nonsense(observation: Any, reward: Any, step: int) -> None:
+def _refuse_not_finite(observation: Any, reward: Any, step: int) -> None:
     """:raises RunError: for what agents refuse"""
     parts = observation.values() if isinstance(observation, dict) else [observation]
     for part in parts:
@@ -340,13 +339,13 @@ def _try_agent(look: Look, episodes: int, tick: Tick, seed: int) -> None:
 
     notes: list[str] = []
     try:
-        session = prepare(Plan(look.environment, seed=seed, episodes=episodes), note=notes.append)
+        session = prepare(RunConfig(environment=look.environment, seed=seed, episodes=episodes), note=notes.append)
     except RunError as error:
         remedy = "Wrap the environment so that its spaces fit (bdpi envs says which do)."
         look.findings.append(_problem("no-agent", f"No agent can learn here: {str(error).rstrip('.')}.", remedy))
         return
     try:
-        look.by_itself = [*notes, *_always(session.agent, session.config["policy"])]
+        look.by_itself = [*notes, *_always(session.agent, session.status.policy)]
         if any(finding.code == "environment-fails" for finding in look.findings):
             return
         look.estimate = _estimate(look, episodes, *_time(session, tick))
@@ -373,7 +372,7 @@ def _always(agent: Agent, policy: str) -> Iterator[str]:
 def _time(session: Any, tick: Tick) -> tuple[float, float]:
     """Seconds of a real step (the environment's share included, as measured here), and of its learning."""
     agent, environment = session.agent, session.environment
-    observation, info = environment.reset(seed=int(session.config["seed"]))
+    observation, info = environment.reset(seed=session.config.seed)
     steps: list[tuple[Any, ...]] = []
     decisions = real_steps = 0
     began = time.monotonic()
@@ -410,11 +409,11 @@ def _time_of_epoch(agent: Any, tick: Tick) -> float:
     return float(np.median(durations[1:] or durations))
 
 
-def _estimate(look: Look, episodes: int, acting: float, learning: float) -> Estimate:
+def _estimate(look: Look, episodes: int, acting: float, learning: float) -> TrainingTime:
     assert look.step_ms is not None
     per_step = acting + learning
     mean = None if look.episodes is None or look.episodes.lengths is None else look.episodes.lengths.mean
-    return Estimate(
+    return TrainingTime(
         episodes,
         max(0.0, 1000 * per_step - look.step_ms),
         None if mean is None else episodes * mean * per_step,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bdpi.runs.episodes import AVERAGE_COEFFICIENT, Episodes
-from bdpi.runs.folder import write_atomically
-from bdpi.runs.text import number
+from bdpi.runs.formatting import number
+from bdpi.storage.atomic import write_atomically
 
 _FAINT, _STRONG, _TEXT = "#9ec5e8", "#0b5394", "#333333"
 
@@ -77,4 +77,4 @@ def draw_curve(episodes: Episodes, title: str, path: Path, name: str = "episode"
         borderpad=0.0,
         borderaxespad=0.6,
     )
-    write_atomically(path, lambda partial: figure.savefig(partial, format="png"))
+    write_atomically(path, lambda file: figure.savefig(file, format="png"))

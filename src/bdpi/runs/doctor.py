@@ -26,7 +26,7 @@ def _native_learner() -> list[tuple[str, str]]:
         from bdpi.learner import native
 
         info = native.info()
-    except Exception as error:  # a doctor that falls ill helps nobody
+    except Exception as error:  # bdpi doctor always answers
         return [("native learner", f"cannot be asked: {named(error)}")]
     supported = ", ".join(info["supported"]) or "none"
     threads = ("threads", str(info["threads"]))

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.runs.errors import RunError
-from bdpi.runs.folder import write_atomically
+from bdpi.storage.atomic import write_atomically
 
 # The paper's curves: average ← 0.85 · average + 0.15 · return, once per episode.
 AVERAGE_COEFFICIENT = 0.85
@@ -146,7 +146,7 @@ def append_to_monitor(path: Path, environment: str, t_start: float, episode: Epi
 def trim_monitor(path: Path, n_episodes: int) -> None:
     """Forget the episodes after the first ``n_episodes``: those the saved agent has not seen, after a crash."""
     kept = _rows(path)[: 2 + n_episodes]
-    write_atomically(path, lambda partial: partial.write_text("".join(f"{row}\n" for row in kept), encoding="utf-8"))
+    write_atomically(path, "".join(f"{row}\n" for row in kept))
 
 
 def _rows(path: Path) -> list[str]:
@@ -187,8 +187,21 @@ class Summary:
     seconds: float
     ms_per_step: float | None
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+
+@dataclass(frozen=True)
+class OfflineSummary:
+    """The result of a run that learned from a journal.
+
+    :param epochs: that were learned.
+    :param seconds: that took.
+    :param test_episodes: that were played afterwards.
+    :param mean_return: of these; ``None``: there were none.
+    """
+
+    epochs: int
+    seconds: float
+    test_episodes: int
+    mean_return: float | None
 
 
 def summarize(episodes: Episodes, steps: int, seconds: float, tests: Episodes | None = None) -> Summary:

@@ -1,4 +1,4 @@
-"""The folder of a run: which files it has, and how they are written without ever leaving half a file."""
+"""The folder of a run: which files it has, and what a crash leaves of them."""
 
 from __future__ import annotations
 
@@ -7,35 +7,13 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from bdpi.runs.errors import Busy, RunError, one_line
-from bdpi.runs.plan import Plan
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a file beside ``path``, then put it in its place: readers see the old file or the new one.
-
-    :param path: the file that must never be seen half written.
-    :param write: gets the path to write to, whose suffix is that of ``path`` (``numpy.savez`` and SB3 look at it).
-    :raises OSError: which names the file, when it cannot be written.
-    """
-    from bdpi.agents.files import new_partial
-
-    partial = new_partial(path)
-    partial = partial.with_name(partial.name + path.suffix)
-    try:
-        write(partial)
-        os.replace(partial, path)
-    except OSError as error:
-        if error.errno is not None and error.filename in (None, str(partial)):  # a full disk, for one
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
-    finally:
-        partial.unlink(missing_ok=True)
+from bdpi.runs.config import OfflineConfig, RunConfig, RunRecord, RunStatus
+from bdpi.runs.errors import Busy, RunError
+from bdpi.storage.atomic import write_atomically
 
 
 @contextlib.contextmanager
@@ -105,42 +83,31 @@ class RunFolder:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (
-            self.config,
-            self.monitor,
-            self.test,
-            self.agent,
-            self.replay,
-            self.episode,
-            self.entropy,
-            self.curve,
-            self.film,
-            self.error,
-        )
+        return self.config, self.monitor, self.test, *self.checkpoint, self.entropy, self.curve, self.film, self.error
 
     @property
     def checkpoint(self) -> tuple[Path, ...]:
         """The files that only make sense together."""
         return (self.agent, self.replay, self.episode)
 
-    def is_settled(self, config: dict[str, Any]) -> bool:
+    def is_settled(self, checkpoint: int) -> bool:
         """Whether all files of the last checkpoint are where they belong."""
-        waiting = [staged(path, config.get("checkpoint", 0)) for path in self.checkpoint]
+        waiting = [staged(path, checkpoint) for path in self.checkpoint]
         return not any(path.exists() for path in (*waiting, self._successor))
 
-    def settle(self, config: dict[str, Any]) -> None:
-        """Finish a checkpoint whose configuration was written, forget one whose was not: after a crash while saving.
+    def settle(self, checkpoint: int) -> None:
+        """After a crash while saving: finish the checkpoint that ``config.json`` names, and forget any other.
 
-        Only for who holds the lock, as :meth:`tidy`.
+        Requires the lock, as :meth:`tidy`.
         """
         for path in self.checkpoint:
-            complete = staged(path, config.get("checkpoint", 0))
+            complete = staged(path, checkpoint)
             if complete.exists():
                 os.replace(complete, path)
         self.tidy()
 
     def tidy(self) -> None:
-        """Remove what processes that were killed have left half written: who holds the lock knows that none writes."""
+        """Remove what killed processes have left half written. Requires the lock: no process writes then."""
         for pattern in (".next-*", ".*.partial*"):
             for left in self.path.glob(pattern):
                 left.unlink(missing_ok=True)
@@ -194,14 +161,25 @@ class RunFolder:
         taken = ", ".join(self.present)
         if taken and not self.config.exists():
             raise RunError(
-                f"{self.path} already holds {taken} of a run whose config.json is missing, so nobody could go on with "
-                "it: remove it, or choose another --out"
+                f"{self.path} already holds {taken} of a run whose config.json is missing, so it cannot "
+                "go on: remove it, or choose another --out"
             )
         if taken:
             raise RunError(
                 f"{self.path} already holds a run ({taken}): choose another --out, "
                 f"or go on with it: bdpi train --resume {shlex.quote(str(self.path))}"
             )
+
+    @classmethod
+    def new(cls, path: Path | None, name: str, agent: str, seed: int) -> RunFolder:
+        """One without a run, and not made yet.
+
+        :param path: ``None``: :func:`default_path` for these names.
+        :raises RunError: when a run is in the folder already.
+        """
+        folder = cls(path or default_path(name, agent, seed))
+        folder.refuse_if_taken()
+        return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -216,61 +194,31 @@ class RunFolder:
             raise RunError(f"{folder.path} is not the folder of a run: it has no config.json")
         return folder
 
-    def read_config(self) -> dict[str, Any]:
-        """:raises RunError: when the file is damaged or was not written by ``bdpi train``."""
+    def read(self) -> RunRecord:
+        """:raises RunError: when ``config.json`` is damaged or foreign."""
         try:
-            config = json.loads(self.config.read_text(encoding="utf-8"))
+            text = self.config.read_bytes()
         except OSError as error:
             raise RunError(f"{self.config} cannot be read: {error.strerror or error}") from None
-        except ValueError as error:
-            raise RunError(f"{self.config} is damaged: {one_line(error)}") from None
-        if isinstance(config, dict) and config.get("environment") is None and isinstance(config.get("journal"), str):
-            journal, folder = shlex.quote(config["journal"]), shlex.quote(str(self.path))
+        return RunRecord.parse(text, self.config)
+
+    def read_run(self) -> tuple[RunConfig, RunStatus]:
+        """Configuration and status of a run with episodes.
+
+        :raises RunError: when ``config.json`` is damaged or foreign, or the agent learned from a journal.
+        """
+        record = self.read()
+        if isinstance(record.config, OfflineConfig):
             raise RunError(
-                f"{self.path} is of an agent that learned from a journal and knows no environment: name one when it "
-                f"learns, bdpi train ENVIRONMENT --offline {journal}, or export it, bdpi export {folder} policy.onnx"
+                f"{self.path} was learned from a journal, without episodes that --resume could go on with: learn "
+                f"longer with bdpi train --offline {shlex.quote(record.config.journal)} --epochs N, or go on with a "
+                f"robot: load {self.agent} in Python, with env= and journal="
             )
-        if not isinstance(config, dict) or not all(
-            isinstance(config.get(key), str) for key in ("environment", "agent")
-        ):
-            raise RunError(f"{self.config} was not written by bdpi train: it names no environment and agent")
-        return config
+        return record.config, record.status
 
-    def plan(self, config: dict[str, Any]) -> Plan:
-        """:raises RunError: when the configuration is damaged."""
-        try:
-            return Plan.from_dict(config)
-        except RunError as error:
-            raise RunError(f"{self.config} is damaged: {error}") from None
-
-    def saved_episodes(self, config: dict[str, Any]) -> int:
-        """How many episodes a run had when it was saved last; 0 before.
-
-        :raises RunError: when its configuration is damaged.
-        """
-        result = config.get("result")
-        try:
-            return 0 if result is None else int(result["episodes"])
-        except (KeyError, TypeError, ValueError):
-            raise RunError(f"{self.config} is damaged: its result has no number of episodes") from None
-
-    def saved_tests(self, config: dict[str, Any]) -> int:
-        """How many test episodes a run with noise had when it was saved last; 0 of any other run.
-
-        :raises RunError: when its configuration is damaged.
-        """
-        saved = self.saved_episodes(config)
-        if config.get("off_policy_noise") is None or not saved:
-            return 0
-        try:
-            # The last one is missing where the run was stopped during it. Older runs did not count them.
-            return int(config["result"].get("test_episodes", saved - 1))
-        except (TypeError, ValueError):
-            raise RunError(f"{self.config} is damaged: its result has no number of test episodes") from None
-
-    def write_config(self, config: dict[str, Any]) -> None:
-        text = json.dumps(config, indent=2, ensure_ascii=False, default=repr) + "\n"
-        write_atomically(self.config, lambda path: path.write_text(text, encoding="utf-8"))
+    def write(self, record: RunRecord) -> None:
+        text = json.dumps(record.as_dict(), indent=2, ensure_ascii=False, default=repr) + "\n"
+        write_atomically(self.config, text)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -11,19 +11,18 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bdpi.runs.build import DEFAULT_ACTION_BITS, is_peer, with_preset
+from bdpi.runs.config import Place, RunConfig, RunStatus
 from bdpi.runs.episodes import check_number, count_rows
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.plan import Plan
-from bdpi.runs.store import Place, check_tests
 
 if TYPE_CHECKING:
-    from bdpi.runs.train import Session
+    from bdpi.runs.session import Session
 
 _COLLECT_EVERY = 2.0  # seconds
 _PATIENCE = 5.0  # seconds that another process gets to end: one whose study was killed stops after its current step
@@ -31,19 +30,19 @@ _PATIENCE = 5.0  # seconds that another process gets to end: one whose study was
 _PREPARING = threading.Lock()
 
 
-@dataclass(frozen=True, eq=False)  # a plan holds dictionaries, and cannot be hashed
+@dataclass(frozen=True, eq=False)  # a configuration holds dictionaries, and cannot be hashed
 class Job:
     """What to run, and where.
 
     :param place: where the run belongs
-    :param plan: what it is
+    :param config: what it is
     :param folder: where it is kept
     :param configuration: where hyper-parameters were drawn from lists, which value each has, and of how many
     :param command: what the user typed, for the record
     """
 
     place: Place
-    plan: Plan
+    config: RunConfig
     folder: Path
     configuration: dict[str, tuple[int, int]] | None = None
     command: tuple[str, ...] = ()
@@ -66,7 +65,7 @@ class JobResult:
 def check_jobs(jobs: Sequence[Job]) -> None:
     """Find mistakes before hours are spent.
 
-    Each agent is tried once in each environment, with the first of its plans: one that some run has begun with works.
+    Each agent is tried once in each environment, with its first configuration: one that some run has begun with works.
 
     :raises RunError: for an agent or a hyper-parameter that does not exist, an environment that cannot be made, an
         agent that cannot learn there
@@ -75,16 +74,16 @@ def check_jobs(jobs: Sequence[Job]) -> None:
     from bdpi.runs.settings import check_names
     from bdpi.runs.train import tried
 
-    for agent, names in {(job.plan.agent, tuple(job.plan.hyperparameters)) for job in jobs}:
+    for agent, names in {(job.config.agent, tuple(job.config.hyperparameters)) for job in jobs}:
         check_names(names, agent_class(agent))
-    first = {(job.plan.environment, job.plan.agent): job for job in reversed(jobs)}
-    new = [job.plan for job in reversed(first.values()) if not job.folder.exists()]
-    for plan in new:
+    first = {(job.config.environment, job.config.agent): job for job in reversed(jobs)}
+    new = [job.config for job in reversed(first.values()) if not job.folder.exists()]
+    for config in new:
         try:
-            with tried(plan):
+            with tried(config):
                 pass
         except RunError as error:
-            where = f"{plan.agent} on {plan.environment}"
+            where = f"{config.agent} on {config.environment}"
             raise RunError(f"{error} ({where}; --env and --only choose what is run)") from None
 
 
@@ -96,46 +95,44 @@ def status_of(job: Job) -> str:
     folder = RunFolder(job.folder)
     if not folder.config.exists():
         return "new"
-    config = read_same(folder, job.plan)
-    settled = folder.is_settled(config)
+    status = read_same(folder, job.config)
+    settled, saved = folder.is_settled(status.checkpoint), status.episodes
     try:
-        saved = folder.saved_episodes(config)
-        if settled and saved:
-            check_number(folder.monitor, count_rows(folder.monitor), saved)
-            check_tests(folder, config)
+        for path, number in ((folder.monitor, saved), (folder.test, status.test_episodes)):
+            if settled and number:
+                check_number(path, count_rows(path), number)
     except RunError as error:
         raise RunError(f"{error}; remove {job.folder} to repeat the run") from None
-    done = saved >= (job.plan.episodes or 0) and config.get("status") != "failed"
+    done = saved >= (job.config.episodes or 0) and status.state != "failed"
     return "finished" if done and settled else "unfinished"
 
 
-def read_same(folder: RunFolder, plan: Plan) -> dict[str, Any]:
-    """The configuration of a run that is there.
+def read_same(folder: RunFolder, config: RunConfig) -> RunStatus:
+    """The status of a run that is there.
 
-    :raises RunError: when it has other settings than the plan, or is damaged
+    :raises RunError: when it has another configuration, or is damaged
     """
     try:
-        config = folder.read_config()
-        found = folder.plan(config)
+        found, status = folder.read_run()
     except RunError as error:
         raise RunError(f"{error}; remove {folder.path} to repeat the run") from None
-    different = _differences(plan, found) or _other_defaults(plan, config)
+    different = _differences(config, found) or _other_defaults(config, status)
     if different:
         raise RunError(
             f"{folder.path} holds a run with other settings ({different}): choose another --out, or remove it"
         )
-    return config
+    return status
 
 
-def _differences(wanted: Plan, found: Plan) -> str:
+def _differences(wanted: RunConfig, found: RunConfig) -> str:
     """What makes these different runs; how long they are does not."""
-    found = replace(found, episodes=wanted.episodes, steps=wanted.steps)
+    found = found.changed(episodes=wanted.episodes, steps=wanted.steps)
     if not is_peer(wanted.agent):
-        # A run knows more than its plan: the preset of its environment, the bits of continuous actions.
+        # A run knows more than its job: the preset of its environment, the bits of continuous actions.
         wanted = with_preset(wanted, note=lambda text: None)
         if wanted.action_bits is None and found.action_bits == DEFAULT_ACTION_BITS:
-            found = replace(found, action_bits=None)
-    pairs = zip(asdict(wanted).items(), asdict(found).values(), strict=True)
+            found = found.changed(action_bits=None)
+    pairs = zip(dict(wanted).items(), dict(found).values(), strict=True)
     return ", ".join(
         f"{name} {there!r}, not {here!r}"
         for (name, here), there in pairs
@@ -143,16 +140,16 @@ def _differences(wanted: Plan, found: Plan) -> str:
     )
 
 
-def _other_defaults(plan: Plan, config: dict[str, Any]) -> str:
-    """What a peer had, by the paper or SB3, and would have no longer. Older runs did not record it."""
-    if not is_peer(plan.agent) or not isinstance(config.get("defaults"), dict):
+def _other_defaults(config: RunConfig, status: RunStatus) -> str:
+    """What a peer had, by the paper or SB3, and would have no longer."""
+    if not is_peer(config.agent):
         return ""
-    from bdpi.runs.peers import defaults_of
+    from bdpi.runs.peers import peer_defaults
 
-    now = defaults_of(plan, pixels="Cnn" in str(config.get("policy")))
+    now = peer_defaults(config, pixels="Cnn" in status.policy)
     return ", ".join(
         f"{name} {there!r}, not {now[name]!r}"
-        for name, there in config["defaults"].items()
+        for name, there in status.defaults.items()
         if name in now and _plain(now[name]) != there
     )
 
@@ -189,7 +186,7 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
         return JobResult("finished")
     folder = RunFolder(job.folder)
     if status == "unfinished" and _must_start_over(folder):
-        if folder.saved_episodes(folder.read_config()):
+        if folder.read().status.episodes:
             return _start_over(job, should_stop)
         _clear(folder)
         status = "new"
@@ -197,16 +194,16 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
         if status == "new":
             session = _begin(job)
         else:
-            session = prepare_resumption(job.folder, episodes=job.plan.episodes, command=job.command)
+            session = prepare_resumption(job.folder, episodes=job.config.episodes, command=job.command)
     return _run(job, session, should_stop)
 
 
 def _settle(job: Job) -> None:
     """Finish what a process that was killed has left half done."""
     folder = RunFolder(job.folder)
-    with folder.locked():  # by nobody else, who might be saving it
+    with folder.locked():  # another process might be saving it
         folder.move_successor()
-        folder.settle(folder.read_config())
+        folder.settle(folder.read().status.checkpoint)
         if _is_sound(replace(job, folder=folder.attempt)):
             replace_if_better(folder)
 
@@ -215,7 +212,7 @@ def _begin(job: Job) -> Session:
     from bdpi.runs.train import prepare
 
     try:
-        return prepare(job.plan, job.folder, command=job.command)
+        return prepare(job.config, job.folder, command=job.command)
     except RunError as error:
         if status_of(job) != "new":  # another process has begun it since we looked
             raise Busy(str(error)) from error
@@ -223,9 +220,9 @@ def _begin(job: Job) -> Session:
 
 
 def _run(job: Job, session: Session, should_stop: Callable[[], bool]) -> JobResult:
-    session.config["study"] = asdict(job.place)
+    session.status.study = job.place
     if job.configuration is not None:
-        session.config["configuration"] = job.configuration
+        session.status.configuration = job.configuration
     session.draws = job.place.seed == 0  # one film of each series; curves are for the report to draw
     outcome = session.run(should_stop=should_stop)
     details = (
@@ -235,12 +232,12 @@ def _run(job: Job, session: Session, should_stop: Callable[[], bool]) -> JobResu
 
 
 def _must_start_over(folder: RunFolder) -> bool:
-    """Whether nobody could go on with a run."""
-    config = folder.read_config()
-    killed_early = config.get("result") is None  # before anything was saved
-    # Of a finished run that is to become longer, somebody may have removed what only that needs.
-    removed = config.get("status") == "finished" and not folder.replay.exists()
-    return killed_early or removed or config.get("resumable") is False
+    """Whether a run cannot go on."""
+    status = folder.read().status
+    killed_early = status.result is None  # before anything was saved
+    # Of a finished run that is to become longer, users may have removed what only that needs.
+    removed = status.state == "finished" and not folder.replay.exists()
+    return killed_early or removed or not status.resumable
 
 
 def _start_over(job: Job, should_stop: Callable[[], bool]) -> JobResult:
@@ -268,7 +265,7 @@ def _may_go_on(attempt: Job) -> bool:
     if not _is_sound(attempt):
         return False
     folder = RunFolder(attempt.folder)
-    is_shorter = folder.saved_episodes(folder.read_config()) < (attempt.plan.episodes or 0)
+    is_shorter = folder.read().status.episodes < (attempt.config.episodes or 0)
     return is_shorter and not _must_start_over(folder)
 
 
@@ -279,18 +276,18 @@ def replace_if_better(folder: RunFolder) -> None:
 
 
 def _worth(folder: RunFolder) -> tuple[bool, int]:
-    config = folder.read_config()
-    return config.get("status") == "finished", folder.saved_episodes(config)
+    status = folder.read().status
+    return status.state == "finished", status.episodes
 
 
 def _clear(folder: RunFolder) -> None:
-    """Remove a run that nobody works on.
+    """Remove a run.
 
-    :raises RunError: when somebody does
+    :raises RunError: when another process works on it
     """
     with folder.locked():
         folder.tidy()
-        # the configuration last: without it, nobody would know what the other files are
+        # the configuration last: without it, the other files mean nothing
         for file in reversed(folder.files):
             file.unlink(missing_ok=True)
 

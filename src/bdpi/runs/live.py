@@ -20,8 +20,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bdpi.runs.formatting import duration, number
 from bdpi.runs.progress import Observer, Progress, RunInfo
-from bdpi.runs.text import duration, number
 
 if TYPE_CHECKING:
     from bdpi.agents.health import Finding

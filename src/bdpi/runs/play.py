@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bdpi.runs.build import load_agent, make_environment, wrapped
+from bdpi.runs.config import BaseConfig, OfflineConfig
 from bdpi.runs.episodes import Episode
 from bdpi.runs.errors import RunError, named
 from bdpi.runs.folder import RunFolder
@@ -28,14 +30,29 @@ def open_agent(folder: RunFolder, render_mode: str | None = None, film: Film | N
     :param film: gets the pictures of what happens in the environment.
     :raises RunError: when something is missing or damaged.
     """
-    config = folder.read_config()
+    config = config_of(folder)
     # Asked first: told to draw what it cannot, Gymnasium only warns, and then nothing is drawn.
-    if render_mode is not None and not can_draw(config["environment"], render_mode):
-        raise RunError(f"{config['environment']} cannot be drawn: it has no render mode {render_mode!r}")
-    environment = make_environment(config["environment"], render_mode)
+    if render_mode is not None and not can_draw(config.environment, render_mode):
+        raise RunError(f"{config.environment} cannot be drawn: it has no render mode {render_mode!r}")
+    environment = make_environment(config.environment, render_mode)
     if film is not None:
         environment = Filmed(environment, film)
-    return load_agent(config["agent"], folder.agent, wrapped(environment, config.get("action_bits")))
+    return load_agent(config.agent, folder.agent, wrapped(environment, config.action_bits))
+
+
+def config_of(folder: RunFolder) -> BaseConfig:
+    """The configuration of a run that names its environment.
+
+    :raises RunError: when it does not, or is damaged.
+    """
+    config = folder.read().config
+    if isinstance(config, OfflineConfig) and not config.environment:
+        raise RunError(
+            f"{folder.path} is of an agent that learned from a journal and knows no environment: name one when it "
+            f"learns, bdpi train ENVIRONMENT --offline {shlex.quote(config.journal)}, or export it, bdpi export "
+            f"{shlex.quote(str(folder.path))} policy.onnx"
+        )
+    return config
 
 
 def can_draw(environment: str, render_mode: str) -> bool:
@@ -107,7 +124,7 @@ def play(
     if watch and not has_display():
         raise RunError("there is no display to watch on: leave --watch out, or use --record FILE.gif")
     if watch is None:
-        watch = not record and has_display() and can_draw(folder.read_config()["environment"], "human")
+        watch = not record and has_display() and can_draw(config_of(folder).environment, "human")
     film = Film() if record else None
     render_mode = "human" if watch else "rgb_array" if record else None
     played: list[Episode] = []
@@ -151,7 +168,7 @@ def film_policy(
         agent = open_agent(folder, "rgb_array", film)
         try:
             n_episodes = 0
-            for episode in seeded_steps(agent, deterministic=True, seed=folder.read_config()["seed"]):
+            for episode in seeded_steps(agent, deterministic=True, seed=config_of(folder).seed):
                 n_episodes += episode is not None
                 enough = n_episodes == max_episodes or film.steps_filmed >= enough_steps
                 if (episode is not None and enough) or film.steps_filmed >= max_steps or should_stop():

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bdpi.runs.config import Place, RunConfig, RunRecord, RunStatus
 from bdpi.runs.episodes import Episode, Episodes, append_to_monitor, summarize
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.plan import Plan
+from bdpi.runs.results import write_index
 from bdpi.runs.settings import settable
-from bdpi.runs.store import Place, write_index
 from bdpi.runs.versions import origin
 
 if TYPE_CHECKING:
@@ -69,28 +68,25 @@ def store_population(population: Population, folder: str | Path, environment: st
         defaults = {argument: each.default for argument, each in settable(type(agent)).items()}
         episodes = _write_episodes(run, place.environment, monitor)
         agent.save(run.agent)
-        plan = Plan(
-            place.environment,
-            name,
-            place.seed,
+        config = RunConfig(
+            environment=place.environment,
+            agent=name,
+            seed=place.seed,
             episodes=None,
             steps=max(1, steps),
             hyperparameters={key: value for key, value in _settings(agent).items() if value != defaults[key]},
             policy_kwargs=dict(agent.policy_kwargs),
         )
-        seconds = episodes.seconds[-1] if len(episodes) else 0.0
-        run.write_config(
-            {
-                **plan.as_dict(),
-                "status": "finished",
-                "result": summarize(episodes, steps, seconds).as_dict(),
-                "policy": type(agent.policy).__name__,
-                "learner": agent.learner_name,
-                "versions": origin(),
-                "platform": platform.platform(),
-                "study": asdict(place),
-            }
+        status = RunStatus(
+            status="finished",
+            result=summarize(episodes, steps, episodes.seconds[-1] if len(episodes) else 0.0),
+            policy=type(agent.policy).__name__,
+            learner=agent.learner_name,
+            versions=origin(),
+            platform=platform.platform(),
+            study=place,
         )
+        run.write(RunRecord(config, status))
     write_index(root, title or root.absolute().name, zip(places, (run.path.absolute() for run in runs), strict=True))
     return [run.path for run in runs]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bdpi.runs.episodes import Episodes, Summary, summarize
+from bdpi.runs.episodes import Episodes, OfflineSummary, Summary, summarize
 
 if TYPE_CHECKING:
     from bdpi.agents.health import Finding
@@ -88,7 +88,7 @@ class Progress:
         return max(0.0, left - self.episode_steps)
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> Summary | OfflineSummary:
         return summarize(self.episodes, self.steps, self.seconds, self.tests)
 
 
@@ -112,6 +112,9 @@ class Observer:
 
     def began(self, info: RunInfo, progress: Progress) -> None:
         """Training begins."""
+
+    def epoch(self, done: int, total: int) -> None:
+        """An epoch of learning from a journal has ended."""
 
     def doing(self, what: str) -> None:
         """Training has ended and something else that takes a moment begins, such as ``"drawing the curve"``."""

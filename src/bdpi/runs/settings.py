@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from bdpi.runs.errors import RunError
@@ -46,6 +46,15 @@ def settable(agent_class: type[Any]) -> dict[str, inspect.Parameter]:
         if name not in _NOT_SETTABLE
         and not name.startswith("_")
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+
+
+def defaults_of(agent_class: type[Any], given: Container[str] = ()) -> dict[str, Any]:
+    """The defaults of an agent's arguments, without those that are given."""
+    return {
+        name: parameter.default
+        for name, parameter in settable(agent_class).items()
+        if name not in given and parameter.default is not parameter.empty
     }
 
 

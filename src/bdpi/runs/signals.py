@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
-_LEFT_TO_PARENT = ("SIGTERM", "SIGHUP")
+_LEFT_TO_PARENT = {getattr(signal, name) for name in _NAMES[1:] if hasattr(signal, name)}
 
 
 @contextlib.contextmanager
@@ -24,8 +24,7 @@ def left_to_parent() -> Iterator[None]:
     blocked when it is started stays so. Processes of runs call :func:`leave_to_parent`.
     """
     resource_tracker.ensure_running()  # would unblock them, if it were started meanwhile
-    numbers = {getattr(signal, name) for name in _LEFT_TO_PARENT}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _LEFT_TO_PARENT)
     try:
         yield
     finally:
@@ -39,11 +38,10 @@ def leave_to_parent() -> None:
     not passed on to them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    numbers = {getattr(signal, name) for name in _LEFT_TO_PARENT}
-    for number in numbers:
+    for number in _LEFT_TO_PARENT:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP is under nohup
             signal.signal(number, lambda number, frame: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT_TO_PARENT)
 
 
 def leave_group() -> None:
@@ -52,9 +50,8 @@ def leave_group() -> None:
     It gets none of the signals that are sent to the whole group; one that is sent to it alone still ends it.
     """
     os.setpgid(0, 0)
-    numbers = {getattr(signal, name) for name in _LEFT_TO_PARENT}
-    before = {number: signal.signal(number, lambda number, frame: None) for number in numbers}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # what came before it had left is forgotten
+    before = {number: signal.signal(number, lambda number, frame: None) for number in _LEFT_TO_PARENT}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT_TO_PARENT)  # what came before it had left is forgotten
     for number, handler in before.items():
         signal.signal(number, handler)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bdpi.runs.build import make_environment, wrapped
+from bdpi.runs.config import RunConfig
 from bdpi.runs.episodes import Episode, append_to_monitor, trim_monitor
-from bdpi.runs.plan import Plan
 from bdpi.runs.play import steps
 
 if TYPE_CHECKING:
@@ -26,20 +26,20 @@ _STREAM = 3  # mixed into the seed, so that tests do not repeat the episodes of 
 class Tester:
     """Plays and records the test episodes of one run.
 
-    :param plan: of the run.
+    :param config: of the run.
     :param agent: that is being trained.
     :param path: the file of the returns, in Monitor's format.
     """
 
-    def __init__(self, plan: Plan, agent: Agent, path: Path) -> None:
+    def __init__(self, config: RunConfig, agent: Agent, path: Path) -> None:
         from stable_baselines3.common.env_util import unwrap_wrapper
         from stable_baselines3.common.monitor import Monitor
 
-        environment = wrapped(make_environment(plan.environment), plan.action_bits)
+        environment = wrapped(make_environment(config.environment), config.action_bits)
         monitor = unwrap_wrapper(environment, Monitor)
         assert isinstance(monitor, Monitor)
         self._agent, self._path, self._monitor = agent, path, monitor
-        self._environment_id, self._seed = plan.environment, plan.seed
+        self._environment_id, self._seed = config.environment, config.seed
         self._environment = agent._wrap_env(environment)
 
     def open(self, n_played: int, t_start: float) -> None:

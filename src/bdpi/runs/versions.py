@@ -1,4 +1,4 @@
-"""Which software made a run: what somebody needs who wants to repeat it."""
+"""Which software made a run, for those who repeat it."""
 
 from __future__ import annotations
 

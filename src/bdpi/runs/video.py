@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from bdpi.runs.errors import RunError
-from bdpi.runs.folder import write_atomically
+from bdpi.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,8 +82,8 @@ class Film:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(
                 path,
-                lambda partial: frames[0].save(
-                    partial, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0
+                lambda file: frames[0].save(
+                    file, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0
                 ),
             )
         except OSError as error:

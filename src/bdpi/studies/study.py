@@ -12,11 +12,10 @@ from typing import Any
 
 import yaml
 
+from bdpi.runs.config import Place, RunConfig
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.job import Job
-from bdpi.runs.plan import Plan
 from bdpi.runs.settings import POLICY_SETTINGS
-from bdpi.runs.store import Place
 from bdpi.studies.settings import check_settings
 from bdpi.studies.space import Space
 from bdpi.studies.tables import mapping, only_known, read_yaml, whole
@@ -176,8 +175,16 @@ class Study:
         settings = series.hyperparameters | ({} if drawn is None else drawn.settings)
         policy = {k: v for k, v in settings.items() if k in POLICY_SETTINGS}
         rest = {k: v for k, v in settings.items() if k not in policy}
-        plan = Plan(series.environment, series.agent, seed, series.episodes, None, rest, policy, **series.others)
-        return Job(place, plan, _path(root, place), None if drawn is None else drawn.indices)
+        config = RunConfig(
+            environment=series.environment,
+            agent=series.agent,
+            seed=seed,
+            episodes=series.episodes,
+            hyperparameters=rest,
+            policy_kwargs=policy,
+            **series.others,
+        )
+        return Job(place, config, _path(root, place), None if drawn is None else drawn.indices)
 
     def _shown(self, place: Place, same_as: tuple[str, str]) -> Place:
         return Place(place.study, same_as[0], place.environment, same_as[1], place.seed)

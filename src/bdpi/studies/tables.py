@@ -58,7 +58,7 @@ def mapping(value: Any, what: str) -> dict[str, Any]:
 
 
 def only_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
-    """:raises RunError: for names that nobody would look at"""
+    """:raises RunError: for unknown names"""
     unknown = [name for name in names if name not in known]
     if unknown:
         raise RunError(f"{what} has the unknown {', '.join(map(repr, unknown))}: known are {', '.join(known)}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from bdpi.learner import fused
-from bdpi.learner.fused import SOURCE
+from bdpi.learner.fused import HEADERS, SOURCE, Sizes
 
 
 class Emulator:
@@ -25,17 +25,23 @@ class Emulator:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._libraries: dict[tuple[tuple[str, int], ...], ctypes.CDLL] = {}
+        self._libraries: dict[Any, ctypes.CDLL] = {}
 
-    def launch(self, name: str, sizes: Mapping[str, int], programs: int, arguments: Sequence[Any], crowd: int) -> None:
-        key = tuple(sizes.items())
+    def launch(
+        self, name: str, sizes: Sizes, programs: int, arguments: Sequence[Any], crowd: int, outside: str
+    ) -> None:
+        key = (*sizes.items(), outside)
         if key not in self._libraries:
             target = self._folder / f"{len(self._libraries)}.so"
             macros = target.with_suffix(".h")
-            macros.write_text("".join(f"#define {macro} {value}\n" for macro, value in key))
+            macros.write_text("".join(f"#define {macro} {value}\n" for macro, value in sizes.items()))
+            folders = [target.with_suffix(""), HEADERS[0].parent]
+            folders[0].mkdir()
+            (folders[0] / "outside.hpp").write_text(outside)
             command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas"]
             # Multiplies and adds in one, as GPUs do, where this processor can.
             command += ["-march=native", "-ffp-contract=fast", "-fexpensive-optimizations"]
+            command += [f"-I{folder}" for folder in folders]
             source = [f'-DSIZES="{macros}"', f'-DSOURCE="{SOURCE}"', str(Path(__file__).with_name("emulator.cpp"))]
             done = subprocess.run([*command, *source, "-o", str(target)], capture_output=True, text=True)
             assert done.returncode == 0, done.stderr[-3000:]

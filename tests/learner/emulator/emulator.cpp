@@ -19,7 +19,6 @@
 #define alignas(n)  // the emulator's vectors do not promise any
 
 using Integer = int64_t;
-using Byte = unsigned char;
 
 namespace {
 
@@ -124,6 +123,7 @@ float *of_program(float *mine, int rank) {
     const ptrdiff_t offset = reinterpret_cast<char *>(mine) - memories[current / PROGRAM].data();
     return reinterpret_cast<float *>(memories[rank].data() + offset);
 }
+float minus_infinity() { return -INFINITY; }
 float quick_exp(float x) { return std::exp(x); }
 float quick_quotient(float a, float b) { return a / b; }
 float quick_power_of_2(float x) { return std::exp2(x); }

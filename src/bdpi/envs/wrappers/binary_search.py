@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-from bdpi.envs.wrappers.decisions import MAX_DECISIONS, DecisionWrapper, Progress, check_whole, finite_box
+from bdpi.envs.wrappers.decisions import MAX_DECISIONS, ActionInProgress, DecisionWrapper, check_whole, finite_box
 
 DOWN = 0
 UP = 1
@@ -77,15 +77,15 @@ class BinaryActionSearch(DecisionWrapper):
         bound = np.ones(2 * self._n_dimensions, np.float32)
         super().__init__(env, 2, -bound, bound)
 
-    def _begin(self, last: Progress | None) -> Progress:
-        return Progress(np.zeros(self._n_dimensions), np.zeros(self._n_dimensions, np.int64))
+    def _begin(self, last: ActionInProgress | None) -> ActionInProgress:
+        return ActionInProgress(np.zeros(self._n_dimensions), np.zeros(self._n_dimensions, np.int64))
 
-    def _decide(self, progress: Progress, decision: int) -> tuple[Progress, bool]:
+    def _decide(self, progress: ActionInProgress, decision: int) -> tuple[ActionInProgress, bool]:
         dimension, number = divmod(int(progress.n_made.sum()), self.bits)
         position, n_made = progress.position.copy(), progress.n_made.copy()
         position[dimension] += self._steps[number] if decision == UP else -self._steps[number]
         n_made[dimension] += 1
-        return Progress(position, n_made), bool(n_made.sum() == self.n_decisions)
+        return ActionInProgress(position, n_made), bool(n_made.sum() == self.n_decisions)
 
-    def _append(self, progress: Progress) -> NDArray[np.float64]:
+    def _append(self, progress: ActionInProgress) -> NDArray[np.float64]:
         return np.concatenate([progress.position, 1 - 2 * progress.n_made / self.bits])

@@ -17,7 +17,7 @@ MAX_DECISIONS = 24  # each half the size of the one before: bits of the signific
 
 
 @dataclass(frozen=True)
-class Progress:
+class ActionInProgress:
     """How far the action is built, one number for each of its dimensions.
 
     :param position: of the action: -1 is the lower bound, 0 the middle, 1 the upper bound
@@ -68,15 +68,15 @@ class DecisionWrapper(gym.Wrapper[NDArray[np.float32], Any, Any, Any], RecordCon
         self._progress = self._begin(None)
 
     @abstractmethod
-    def _begin(self, last: Progress | None) -> Progress:
+    def _begin(self, last: ActionInProgress | None) -> ActionInProgress:
         """Before the first decision on an action; ``last`` is how the one before it ended, None: there is none."""
 
     @abstractmethod
-    def _decide(self, progress: Progress, decision: int) -> tuple[Progress, bool]:
+    def _decide(self, progress: ActionInProgress, decision: int) -> tuple[ActionInProgress, bool]:
         """What a decision leads to, and whether it is the last one of the action."""
 
     @abstractmethod
-    def _append(self, progress: Progress) -> NDArray[np.float64]:
+    def _append(self, progress: ActionInProgress) -> NDArray[np.float64]:
         """What the agent sees of the progress."""
 
     def reset(

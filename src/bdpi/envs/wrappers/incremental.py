@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-from bdpi.envs.wrappers.decisions import MAX_DECISIONS, DecisionWrapper, Progress, check_whole, finite_box
+from bdpi.envs.wrappers.decisions import MAX_DECISIONS, ActionInProgress, DecisionWrapper, check_whole, finite_box
 
 INCREMENT = 0
 DECREMENT = 1
@@ -79,16 +79,16 @@ class IncrementalAction(DecisionWrapper):
             self.inner_info = {}
         super().__init__(env, 3, np.array([-1, 0], np.float32), np.ones(2, np.float32))
 
-    def _begin(self, last: Progress | None) -> Progress:
-        return Progress(np.zeros(1) if last is None else last.position, np.zeros(1, np.int64))
+    def _begin(self, last: ActionInProgress | None) -> ActionInProgress:
+        return ActionInProgress(np.zeros(1) if last is None else last.position, np.zeros(1, np.int64))
 
-    def _decide(self, progress: Progress, decision: int) -> tuple[Progress, bool]:
+    def _decide(self, progress: ActionInProgress, decision: int) -> tuple[ActionInProgress, bool]:
         if decision == COMMIT:
             return progress, True
         size = 0.5**progress.n_made
         moved = progress.position + (size if decision == INCREMENT else -size)
         n_made = progress.n_made + 1
-        return Progress(np.clip(moved, -1, 1), n_made), bool(n_made[0] == self.moves)
+        return ActionInProgress(np.clip(moved, -1, 1), n_made), bool(n_made[0] == self.moves)
 
-    def _append(self, progress: Progress) -> NDArray[np.float64]:
+    def _append(self, progress: ActionInProgress) -> NDArray[np.float64]:
         return np.concatenate([progress.position, progress.n_made / self.moves])

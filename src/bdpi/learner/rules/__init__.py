@@ -1,10 +1,11 @@
-"""How the actor follows a critic. One rule is one small file.
+"""How a critic moves towards its new estimate, and how the actor follows a critic. One rule is one small file.
 
-A rule says which policy the actor should be fitted to, given the policy it has now and the critic's Q-values, and by
-which loss. A rule of your own needs nothing more than the :class:`ActorRule` protocol; it runs on the PyTorch and
-tabular learners. To run on the native learner too, it names its C++ counterpart: one function in ``cpp/rules.hpp``, and
-a line in the table at the end of that file; agents compare the two when they are made. Make it a frozen dataclass: on a
-GPU, equal rules share a recorded epoch.
+A rule of your own is a frozen dataclass that has what :class:`CriticRule` or :class:`ActorRule` say; on a GPU, equal
+rules share a recorded epoch. In Python, it is used by the reference, the PyTorch and the tabular learners. To run on
+the native learner and in the GPU kernels too, it has a twin in C++: one inline function, written as those in
+``rules.hpp``. ``native`` says which: ``(name, parameter)`` of one that is there, or ``(name, parameter, source)``, with
+the function itself as text, which is compiled when it is first needed. Agents compare the twins when they are made.
+With ``native = None``, PyTorch trains.
 """
 
 from __future__ import annotations
@@ -16,13 +17,40 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from bdpi.learner.rules.clipped_double import ClippedDouble
 from bdpi.learner.rules.conservative import Conservative
 from bdpi.learner.rules.imitation import Imitation
 
-__all__ = ["ActorRule", "Conservative", "Imitation", "check_rule"]
+__all__ = ["ActorRule", "ClippedDouble", "Conservative", "CriticRule", "Imitation", "allowed", "check_rule"]
+
+#: Name and parameter of a C++ function in rules.hpp; a third part is its source, for a function that is not there.
+Native = tuple[str, float] | tuple[str, float, str]
 
 LOSSES = ("squared_error", "cross_entropy")
 _ROUNDING = 1e-3  # of single precision, and more
+
+
+class CriticRule(Protocol):
+    """From what both networks of a critic say to what Q_A should say of the actions that were taken."""
+
+    @property
+    def native(self) -> Native | None:
+        """The C++ twin; None if there is none."""
+        ...
+
+    def change(
+        self, q: Tensor, next_a: Tensor, next_b: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor
+    ) -> Tensor:
+        """Q'(s, a) - Q_A(s, a) of n transitions, shape (n,).
+
+        :param q: Q_A(s, .), shape (n, n_actions)
+        :param next_a: Q_A(s', .); minus infinity where an action is not allowed, as in ``next_b``
+        :param next_b: Q_B(s', .)
+        :param actions: a, shape (n,)
+        :param rewards: r
+        :param discounts: gamma, or 0 where the episode terminated
+        """
+        ...
 
 
 class ActorRule(Protocol):
@@ -34,8 +62,8 @@ class ActorRule(Protocol):
         ...
 
     @property
-    def native(self) -> tuple[str, float] | None:
-        """Name and parameter of the C++ counterpart; None if there is none."""
+    def native(self) -> Native | None:
+        """The C++ twin; None if there is none."""
         ...
 
     def targets(self, policy: Tensor, q_values: Tensor) -> Tensor:
@@ -47,50 +75,69 @@ class ActorRule(Protocol):
         ...
 
 
-def check_rule(rule: ActorRule, n_actions: int) -> None:
+def allowed(q: Tensor, masks: Tensor | None) -> Tensor:
+    """Q-values with minus infinity for actions that are not allowed, so that no argmax and no softmax takes them.
+
+    Where none is allowed, as after the end of an episode, all of them count.
+    """
+    return q if masks is None else q.masked_fill(~masks & masks.any(dim=-1, keepdim=True), -torch.inf)
+
+
+def check_rule(rule: ActorRule | CriticRule, n_actions: int) -> None:
     """Find the mistakes of a new rule before anything is learned.
 
     :raises ValueError: naming what is wrong
     """
-    name = type(rule).__name__
-    missing = [part for part in ("loss", "native", "targets") if not hasattr(rule, part)]
+    kind = "critic" if hasattr(rule, "change") else "actor"
+    name, protocol = f"the {kind} rule {type(rule).__name__}", f"bdpi.learner.rules.{kind.title()}Rule"
+    missing = [part for part in ("native", "change") if not hasattr(rule, part)]
+    if kind == "actor":
+        missing = [part for part in ("loss", "native", "targets") if not hasattr(rule, part)]
     if missing:
-        raise ValueError(f"the actor rule {name} has no {' and no '.join(missing)}: see bdpi.learner.rules.ActorRule")
-    if rule.loss not in LOSSES:
-        raise ValueError(f"the loss of the actor rule {name} must be one of {LOSSES}, got {rule.loss!r}")
+        raise ValueError(f"{name} has no {' and no '.join(missing)}: see {protocol}")
     if type(rule).__hash__ in (None, object.__hash__):
         raise ValueError(
-            f"the actor rule {name} must be a frozen dataclass, @dataclass(frozen=True): on a GPU, equal rules share a "
-            "recorded epoch"
+            f"{name} must be a frozen dataclass, @dataclass(frozen=True): on a GPU, equal rules share a recorded epoch"
         )
     _check_native(name, rule.native)
     generator = torch.Generator().manual_seed(0)
-    policy, q_values = (torch.randn(2, n_actions, generator=generator) for _ in range(2))
-    policy = policy.softmax(dim=1)
+    first, *others = (torch.randn(2, n_actions, generator=generator) for _ in range(3))
+    if kind == "actor":
+        _check_targets(name, rule, first.softmax(dim=1), others[0])  # type: ignore[arg-type]
+    else:
+        batch = first, *others, torch.zeros(2, dtype=torch.int64), torch.ones(2), torch.full((2,), 0.9)
+        _check_shape(name, rule.change(*batch), (2,), "(n,)")  # type: ignore[union-attr, call-arg]
+
+
+def _check_targets(name: str, rule: ActorRule, policy: Tensor, q_values: Tensor) -> None:
+    if rule.loss not in LOSSES:
+        raise ValueError(f"the loss of {name} must be one of {LOSSES}, got {rule.loss!r}")
     targets = rule.targets(policy, q_values)
-    if not isinstance(targets, Tensor) or targets.shape != policy.shape:
-        got = (
-            f"a tensor of shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else f"{type(targets).__name__}"
-        )
-        raise ValueError(
-            f"the actor rule {name} must give a tensor of shape (n, n_actions), {(2, n_actions)} here: got {got}"
-        )
+    _check_shape(name, targets, tuple(policy.shape), "(n, n_actions)")
     sums = targets.sum(dim=1)
     if not bool((targets >= -_ROUNDING).all() and ((sums - 1).abs() <= _ROUNDING).all()):
         raise ValueError(
-            f"the actor rule {name} must give probabilities, which are at least 0 and add up to 1 in each row: got "
+            f"{name} must give probabilities, which are at least 0 and add up to 1 in each row: got "
             f"numbers from {targets.min():.3g} to {targets.max():.3g}, in rows that add up to "
             f"{' and '.join(f'{total:.3g}' for total in sums.tolist())}"
         )
 
 
+def _check_shape(name: str, found: Any, shape: tuple[int, ...], symbols: str) -> None:
+    if not isinstance(found, Tensor) or tuple(found.shape) != shape:
+        got = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"{name} must give a tensor of shape {symbols}, {shape} here: got {got}")
+
+
 def _check_native(name: str, native: Any) -> None:
-    is_pair = isinstance(native, tuple | list) and len(native) == 2
-    if native is None or (is_pair and isinstance(native[0], str) and _is_number(native[1])):
+    if native is None:
+        return
+    is_tuple = isinstance(native, tuple | list) and len(native) in (2, 3)
+    if is_tuple and all(isinstance(text, str) for text in (native[0], *native[2:])) and _is_number(native[1]):
         return
     raise ValueError(
-        f"native of the actor rule {name} must be the name and the parameter of its C++ counterpart, such as "
-        f'("conservative", 0.05), or None if there is none, got {native!r}'
+        f"native of {name} must be the name and the parameter of its C++ counterpart, such as "
+        f'("conservative", 0.05), and its source if bdpi does not have it, or None if there is none, got {native!r}'
     )
 
 

@@ -100,7 +100,7 @@ class OnRay:
             for reference in ready:
                 job, attempt = pending.pop(reference)
                 result = self._result(reference, job)
-                not_begun.pop(str(job.folder), None)  # it may have ended before anybody saw it begin
+                not_begun.pop(str(job.folder), None)  # it may have ended before it was seen to begin
                 if result.status == "busy" and attempt < ATTEMPTS and not stopping:
                     waiting.insert(0, (job, attempt + 1))  # all others come first
                 else:

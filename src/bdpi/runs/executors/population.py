@@ -56,7 +56,7 @@ class OnGPU:
     ) -> Iterator[tuple[Job, JobResult] | None]:
         """See :meth:`~bdpi.runs.executors.Executor.run`."""
         one_thread()
-        ours = [job for job in jobs if not is_peer(job.plan.agent)]
+        ours = [job for job in jobs if not is_peer(job.config.agent)]
         with _shared_gpu() as is_shared:
             cores = min(len(os.sched_getaffinity(0)), MOST_PROCESSES) if is_shared else 1
             if not is_shared and len(ours) > 1:
@@ -70,7 +70,7 @@ class OnGPU:
             n_processes = min(cores, at_a_time)
             places = -(-at_a_time // n_processes)  # in each process
             yield from self._run(ours, n_processes, places, should_stop, started)
-        yield from Processes().run([job for job in jobs if is_peer(job.plan.agent)], should_stop, started)
+        yield from Processes().run([job for job in jobs if is_peer(job.config.agent)], should_stop, started)
 
     def _run(
         self,
@@ -123,7 +123,7 @@ class OnGPU:
 
 
 def _kind(job: Job) -> tuple[str, ...]:
-    return job.plan.environment, job.plan.agent, str(job.plan.hyperparameters)
+    return job.config.environment, job.config.agent, str(job.config.hyperparameters)
 
 
 class _Child:
@@ -172,7 +172,7 @@ def _work(connection: Connection, places: int, device: str, runs: int, stop: Any
     def should_stop() -> bool:
         return stop.is_set() or is_unheard.is_set() or os.getppid() != parent
 
-    def run(number: int, job: Job) -> None:  # whatever happens, somebody waits for an answer
+    def run(number: int, job: Job) -> None:  # always answers: the parent waits
         try:
             with cohorts.run():
                 result = execute(job, should_stop)
@@ -184,7 +184,7 @@ def _work(connection: Connection, places: int, device: str, runs: int, stop: Any
         try:
             while (given := answers.get()) is not None:
                 connection.send(given)
-        except Exception:  # nobody hears of these runs: they save themselves, and go on in another process
+        except Exception:  # the parent is gone: the runs save themselves, and go on in another process
             is_unheard.set()
             _hang_up(connection)
 
@@ -218,7 +218,7 @@ def _shared_gpu() -> Iterator[bool]:
     """Lets processes use the GPU at the same time, if that is possible; says whether it is."""
     control = find_control()
     if control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
-        yield "CUDA_MPS_PIPE_DIRECTORY" in os.environ  # somebody else has started it
+        yield "CUDA_MPS_PIPE_DIRECTORY" in os.environ  # started elsewhere
         return
     with tempfile.TemporaryDirectory(prefix="bdpi-mps-") as folder:
         names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")

@@ -132,8 +132,8 @@ class _Worker:
 def _work(connection: Connection, stop: Any) -> None:
     leave_to_parent()
     parent = os.getppid()
-    with contextlib.suppress(EOFError, OSError):  # nobody wants more of it
+    with contextlib.suppress(EOFError, OSError):  # the parent wants no more
         while True:
-            # When whoever started this is gone, nobody waits for it: save and end.
+            # When the parent is gone: save and end.
             connection.send(execute(connection.recv(), lambda: bool(stop.value) or os.getppid() != parent))
             forget_runs()

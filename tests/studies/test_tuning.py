@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from bdpi.runs.config import RunConfig
 from bdpi.runs.errors import RunError
-from bdpi.runs.plan import Plan
-from bdpi.runs.spaces import tunable
-from bdpi.runs.trials import Reports, train
+from bdpi.studies.choices import tunable
+from bdpi.studies.trials import Reports, train
 
 optuna = pytest.importorskip("optuna")
 
-from bdpi.runs.tuning import Trial, Tuner, Tuning, TuningPlan  # noqa: E402
+from bdpi.studies.tuning import Search, Trial, Tuner, Tuning  # noqa: E402
 
 #: Everything that takes time is small; what is left to search does not cost any.
 QUICK = ("n_critics=2", "critic_iterations=1", "fit_steps=1", "batch_size=32", "net_arch=[8]")
@@ -30,8 +30,8 @@ def _odd_worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-def plan(environment: str = "CartPole-v1", *, settings: tuple[str, ...] = QUICK, **others: Any) -> TuningPlan:
-    return TuningPlan(environment, **{"episodes": 4, "settings": settings, **others})
+def search(environment: str = "CartPole-v1", *, settings: tuple[str, ...] = QUICK, **others: Any) -> Search:
+    return Search(environment, **{"episodes": 4, "settings": settings, **others})
 
 
 def after(n_calls: int) -> Callable[[], bool]:
@@ -46,7 +46,7 @@ def after(n_calls: int) -> Callable[[], bool]:
 @pytest.mark.parametrize("agent", sorted(tunable()))
 def test_every_agent_begins_with_its_defaults_and_then_has_the_papers_values(agent: str, tmp_path: Path) -> None:
     environment = "FrozenLake-v1" if agent == "tabular-bdpi" else "CartPole-v1"
-    choices = Tuner(TuningPlan(environment, agent), tmp_path / "out").choices
+    choices = Tuner(Search(environment, agent), tmp_path / "out").choices
     assert choices.settings({name: choices.defaults[name] for name in choices.values}) == {}
     for name, values in choices.values.items():
         assert choices.defaults[name] in values
@@ -55,7 +55,7 @@ def test_every_agent_begins_with_its_defaults_and_then_has_the_papers_values(age
 
 
 def test_more_critics_than_there_are_cannot_be_trained() -> None:
-    choices = Tuner(TuningPlan("CartPole-v1")).choices
+    choices = Tuner(Search("CartPole-v1")).choices
     chosen = {name: choices.defaults[name] for name in choices.values}
     assert choices.settings({**chosen, "n_critics": 1, "critics_per_step": 8}) == {"n_critics": 1}
     assert choices.settings({**chosen, "n_critics": 8, "critics_per_step": 4}) == {
@@ -65,25 +65,25 @@ def test_more_critics_than_there_are_cannot_be_trained() -> None:
 
 
 def test_what_is_fixed_limits_what_is_chosen() -> None:
-    choices = Tuner(TuningPlan("CartPole-v1", settings=("critics_per_step=8",))).choices
+    choices = Tuner(Search("CartPole-v1", settings=("critics_per_step=8",))).choices
     assert choices.values["n_critics"] == (8, 16, 32)
     for n_critics in choices.values["n_critics"]:
         chosen = {name: choices.defaults[name] for name in choices.values} | {"n_critics": n_critics}
         assert choices.settings(chosen)["critics_per_step"] == 8
-    choices = Tuner(TuningPlan("CartPole-v1", settings=("n_critics=4",))).choices
+    choices = Tuner(Search("CartPole-v1", settings=("n_critics=4",))).choices
     assert choices.values["critics_per_step"] == (1, 4, None)
     with pytest.raises(RunError, match=r"critics_per_step.*16.*32"):
-        Tuner(TuningPlan("CartPole-v1", settings=("critics_per_step=32",)))
+        Tuner(Search("CartPole-v1", settings=("critics_per_step=32",)))
 
 
 def test_ppo_learns_from_whole_batches() -> None:
-    choices = Tuner(TuningPlan("CartPole-v1", "ppo")).choices
+    choices = Tuner(Search("CartPole-v1", "ppo")).choices
     chosen = {name: choices.defaults[name] for name in choices.values}
     assert choices.settings({**chosen, "n_steps": 64}) == {"n_steps": 64, "batch_size": 64}
 
 
 def test_the_network_of_lunar_lander_is_a_default() -> None:
-    assert Tuner(TuningPlan("LunarLander-v3")).choices.defaults["net_arch"] == "[256]"
+    assert Tuner(Search("LunarLander-v3")).choices.defaults["net_arch"] == "[256]"
 
 
 # -- searches
@@ -92,7 +92,7 @@ def test_the_network_of_lunar_lander_is_a_default() -> None:
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuner, Tuning]:
     folder = tmp_path_factory.mktemp("searched")
-    tuner = Tuner(plan(seeds=2, seed=3), folder)
+    tuner = Tuner(search(seeds=2, seed=3), folder)
     return folder, tuner, tuner.run(3)
 
 
@@ -123,7 +123,7 @@ def test_the_same_search_finds_the_same_however_often_it_is_stopped(
 ) -> None:
     _, _, undisturbed = searched
     for n_sessions in range(20):  # noqa: B007  # each has less than a trial's steps, so they go on in the middle
-        found = Tuner(plan(seeds=2, seed=3), tmp_path / "other").run(3, after(120))
+        found = Tuner(search(seeds=2, seed=3), tmp_path / "other").run(3, after(120))
         if len(found.trials) == found.goal:
             break
     assert n_sessions > 2
@@ -135,7 +135,7 @@ def test_the_same_search_finds_the_same_however_often_it_is_stopped(
 
 def test_a_killed_search_goes_on(tmp_path: Path) -> None:
     """A trial that nobody has ended, as SIGKILL leaves it, is repeated, but not for ever."""
-    tuner = Tuner(plan("odd_worlds:Counting-v0", episodes=2), tmp_path / "out")
+    tuner = Tuner(search("odd_worlds:Counting-v0", episodes=2), tmp_path / "out")
 
     def kill(index: int) -> None:
         with tuner._study() as study:
@@ -154,7 +154,7 @@ def test_a_killed_search_goes_on(tmp_path: Path) -> None:
 def test_an_interrupted_trial_is_repeated_even_where_something_else_would_be_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuner = Tuner(plan("odd_worlds:Counting-v0", episodes=2), tmp_path / "out")
+    tuner = Tuner(search("odd_worlds:Counting-v0", episodes=2), tmp_path / "out")
     with tuner._study() as study:
         interrupted = tuner._ask(study, 0)
         interrupted.set_user_attr("index", 5)
@@ -165,7 +165,7 @@ def test_an_interrupted_trial_is_repeated_even_where_something_else_would_be_dra
 
 
 def test_the_same_call_adds_trials_and_one_that_was_stopped_is_completed(tmp_path: Path) -> None:
-    tuner = Tuner(plan("odd_worlds:Counting-v0", episodes=2), tmp_path / "out")
+    tuner = Tuner(search("odd_worlds:Counting-v0", episodes=2), tmp_path / "out")
     assert len(tuner.run(2).trials) == 2
     stopped = tuner.run(3, after(15))
     assert len(stopped.trials) < stopped.goal == 5
@@ -175,7 +175,7 @@ def test_the_same_call_adds_trials_and_one_that_was_stopped_is_completed(tmp_pat
 
 def test_what_was_tried_is_not_trained_again(tmp_path: Path) -> None:
     fixed = (*QUICK, "learning_rate=1e-4", "buffer_size=1000")
-    tuner = Tuner(plan("odd_worlds:Right-v0", settings=fixed, episodes=2), tmp_path / "out")
+    tuner = Tuner(search("odd_worlds:Right-v0", settings=fixed, episodes=2), tmp_path / "out")
     assert set(tuner.choices.values) == {"critics_per_step"}
     found = tuner.run(8)
     assert len(found.trials) == 8
@@ -204,7 +204,17 @@ class Rigged:
 
 
 def rigged(judge: Rigged, folder: Path, seeds: int) -> tuple[str, list[int]]:
-    plans = [Plan("odd_worlds:Counting-v0", "bdpi", seed, 6, None, QUICK_DICT) for seed in range(seeds)]
+    plans = [
+        RunConfig(
+            environment="odd_worlds:Counting-v0",
+            agent="bdpi",
+            seed=seed,
+            episodes=6,
+            steps=None,
+            hyperparameters=QUICK_DICT,
+        )
+        for seed in range(seeds)
+    ]
     result = train(plans, folder, Reports(judge, 2), lambda: False, lambda n: None)
     return result.status, [len(returns) for returns in result.returns]
 
@@ -238,7 +248,7 @@ def test_pruned_trials_are_in_the_study(tmp_path: Path) -> None:
         def prune(self, study: Any, trial: Any) -> bool:
             return trial.number > 0
 
-    tuner = Tuner(plan("odd_worlds:Counting-v0"), tmp_path / "out", AfterTheFirst())
+    tuner = Tuner(search("odd_worlds:Counting-v0"), tmp_path / "out", AfterTheFirst())
     ended: list[Trial] = []
     found = tuner.run(3, ended=lambda trial, goal: ended.append(trial))
     assert found.trials == ended
@@ -247,7 +257,7 @@ def test_pruned_trials_are_in_the_study(tmp_path: Path) -> None:
 
 
 def test_the_median_pruner_is_the_default() -> None:
-    tuner = Tuner(plan(episodes=50))
+    tuner = Tuner(search(episodes=50))
     assert isinstance(tuner._pruner, optuna.pruners.MedianPruner)
     assert tuner.block == 5
 
@@ -258,7 +268,7 @@ def test_the_median_pruner_is_the_default() -> None:
 def test_a_trial_that_raises_is_recorded_and_the_search_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Tuner(plan("odd_worlds:NotANumber-v0"), tmp_path / "out").run(2)
+    found = Tuner(search("odd_worlds:NotANumber-v0"), tmp_path / "out").run(2)
     assert [trial.status for trial in found.trials] == ["failed", "failed"]
     assert "nan" in found.trials[0].error
     assert "Traceback" in (tmp_path / "out/trials/001/seed0/error.txt").read_text()
@@ -269,7 +279,7 @@ def test_a_trial_that_raises_is_recorded_and_the_search_goes_on(
 def test_a_full_disk_stops_the_search_and_costs_no_trial(tmp_path: Path, agent: str) -> None:
     """No file may become as large as the agent, which is saved in the end. The database of the search is smaller."""
     settings = ("net_arch=[400,400]", *(("n_critics=2", "fit_steps=1") if agent == "bdpi" else ()))
-    tuner = Tuner(plan("odd_worlds:Counting-v0", agent=agent, settings=settings, episodes=2), tmp_path / "out")
+    tuner = Tuner(search("odd_worlds:Counting-v0", agent=agent, settings=settings, episodes=2), tmp_path / "out")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
     try:
@@ -296,34 +306,34 @@ def test_a_full_disk_stops_the_search_and_costs_no_trial(tmp_path: Path, agent: 
 )
 def test_mistakes_are_found_before_anything_is_written(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(RunError, match=message):
-        Tuner(TuningPlan(**{"environment": "CartPole-v1", **wrong}))
+        Tuner(Search(**{"environment": "CartPole-v1", **wrong}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_left_to_search() -> None:
     fixed = ("buffer_size=1000", "batch_size=8", "critics_per_step=1", "n_critics=2", "critic_iterations=1")
     with pytest.raises(RunError, match="leave one out"):
-        Tuner(plan("FrozenLake-v1", agent="tabular-bdpi", settings=fixed))
+        Tuner(search("FrozenLake-v1", agent="tabular-bdpi", settings=fixed))
 
 
 def test_a_folder_with_another_search_is_refused(searched: tuple[Path, Tuner, Tuning], tmp_path: Path) -> None:
     folder, _, _ = searched
     with pytest.raises(RunError, match=r"other settings \(episodes 4, not 7\): choose another --out"):
-        Tuner(plan(seeds=2, seed=3, episodes=7), folder).run(1)
+        Tuner(search(seeds=2, seed=3, episodes=7), folder).run(1)
     with pytest.raises(RunError, match="trials must be at least 1, not 0"):
-        Tuner(plan(seeds=2, seed=3), folder).run(0)
+        Tuner(search(seeds=2, seed=3), folder).run(0)
     (tmp_path / "trials").mkdir()
     with pytest.raises(RunError, match=r"has trials but nothing in tune\.sqlite"):
-        Tuner(plan(), tmp_path).run(1)
+        Tuner(search(), tmp_path).run(1)
     (tmp_path / "tune.sqlite").touch()
     with pytest.raises(RunError, match=r"has trials but nothing in tune\.sqlite"):
-        Tuner(plan(), tmp_path).run(1)
+        Tuner(search(), tmp_path).run(1)
 
 
 def test_a_folder_of_a_trial_with_another_configuration_is_not_mistaken_for_this_one(tmp_path: Path) -> None:
     """The database of one search beside the trials of another."""
-    Tuner(plan("odd_worlds:Counting-v0", episodes=1, settings=("n_critics=2",)), tmp_path / "a").run(1)
-    tuner = Tuner(plan("odd_worlds:Counting-v0", episodes=1, settings=("n_critics=3",)), tmp_path / "b")
+    Tuner(search("odd_worlds:Counting-v0", episodes=1, settings=("n_critics=2",)), tmp_path / "a").run(1)
+    tuner = Tuner(search("odd_worlds:Counting-v0", episodes=1, settings=("n_critics=3",)), tmp_path / "b")
     tuner.run(1)
     shutil.copytree(tmp_path / "a" / "trials" / "001", tmp_path / "b" / "trials" / "002")
     for _ in range(4):  # as often as one likes: no trial is burned
@@ -336,7 +346,7 @@ def test_a_folder_of_a_trial_with_another_configuration_is_not_mistaken_for_this
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "tune.sqlite").write_text("no database at all, but long enough to be looked at" * 10)
     with pytest.raises(RunError, match=r"tune\.sqlite cannot be used: .*: .*choose another --out"):
-        Tuner(plan(), tmp_path).run(1)
+        Tuner(search(), tmp_path).run(1)
 
 
 @pytest.mark.parametrize(
@@ -359,16 +369,16 @@ def test_a_database_with_odd_content_is_named(
     with sqlite3.connect(tmp_path / "tune.sqlite") as connection:
         connection.execute(change)
     with pytest.raises(RunError, match=r"tune\.sqlite cannot be used: .*; choose another --out, or remove it"):
-        Tuner(plan(seeds=2, seed=3), tmp_path).run(1)
+        Tuner(search(seeds=2, seed=3), tmp_path).run(1)
 
 
 def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:
     out = tmp_path / "50% {done} #1"
-    Tuner(plan("odd_worlds:Counting-v0", episodes=1), out).run(1)
+    Tuner(search("odd_worlds:Counting-v0", episodes=1), out).run(1)
     with sqlite3.connect(out / "tune.sqlite") as connection:
         assert connection.execute("SELECT count(*) FROM trials").fetchone() == (1,)
     with pytest.raises(RunError, match="question mark"):
-        Tuner(plan(), tmp_path / "what?").run(1)
+        Tuner(search(), tmp_path / "what?").run(1)
 
 
 def test_without_optuna_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,4 +391,4 @@ def test_without_optuna_the_message_says_what_to_install(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(builtins, "__import__", fake)
     with pytest.raises(RunError, match=r'pip install "bdpi\[tune\]"'):
-        Tuner(plan())
+        Tuner(search())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bdpi.runs.errors import RunError
 
 if TYPE_CHECKING:
-    from bdpi.runs.train import Session
+    from bdpi.runs.session import Session
     from bdpi.studies.space import Space
 
 Value = int | float | str | None
@@ -35,7 +35,7 @@ class Choices:
         self._fixed = dict(fixed)
         names = [name for name in self._space.values if agent != "tabular-bdpi" or name not in _OF_NETWORKS]
         #: what the agent has by itself
-        self.defaults: dict[str, Value] = {name: _default(name, _model(session)) for name in names}
+        self.defaults: dict[str, Value] = {name: _default(name, session.agent) for name in names}
         #: for each name that is chosen, the paper's values, and the default where it is not among them
         self.values: dict[str, tuple[Value, ...]] = {}
         for name in names:
@@ -100,13 +100,8 @@ def _plain(value: Any) -> Value:
     return str(value).replace(" ", "") if isinstance(value, list | tuple | dict) else value
 
 
-def _model(session: Session) -> Any:
-    """The algorithm, which the runs of peers keep elsewhere."""
-    return getattr(session, "peer", None) or session.agent
-
-
 def _default(name: str, model: Any) -> Value:
-    """What a hyper-parameter is if nobody has set it."""
+    """What a hyper-parameter is if it is not set."""
     if name == "net_arch":
         return _plain(model.policy.net_arch)
     if name == "fit_steps":

@@ -1,4 +1,4 @@
-"""Many runs: what a study left behind, read back for whoever draws and counts.
+"""The runs of a study, read back for reports, and archives of them.
 
 A run of a study has, in its configuration, an entry ``study`` that says where it belongs: the study's name, the row and
 the environment (together: a panel of its figure) and the series (a curve of that panel).
@@ -12,17 +12,18 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.runs.episodes import check_number, count_rows, read_returns
+from bdpi.runs.config import Place, RunConfig, RunRecord, RunStatus, State
+from bdpi.runs.episodes import check_number, read_returns
 from bdpi.runs.errors import RunError, named, one_line
-from bdpi.runs.folder import RunFolder, locked, write_atomically
+from bdpi.runs.folder import RunFolder, locked
+from bdpi.storage.atomic import write_atomically
 
 INDEX = "study.json"  #: in the folder of a study: which run belongs where
 _EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
@@ -32,53 +33,39 @@ _ENTROPY_BLOCK = 100  # steps that an archive averages over
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run belongs.
-
-    :param study: name of the study, ``"figure2"``
-    :param row: of its figure, ``"algorithms"``
-    :param environment: Gymnasium id, ``"FrozenLake8x8-v1"``
-    :param series: name of the curve, ``"BDPI"`` or ``"16x8"``
-    :param seed: runs of one series differ in it
-    """
-
-    study: str
-    row: str
-    environment: str
-    series: str
-    seed: int
-
-    def __post_init__(self) -> None:
-        *texts, seed = vars(self).values()
-        if not all(isinstance(text, str) for text in texts) or not isinstance(seed, int):
-            raise TypeError(f"{[*texts, seed]} is no study, row, environment, series and seed")
-
-
-@dataclass(frozen=True)
 class StoredRun:
     """One run, as far as it has come.
 
     :param place: where it belongs
-    :param status: ``"finished"``, ``"interrupted"``, ``"failed"`` or ``"running"``
+    :param record: its configuration and status
     :param returns: return of each training episode
     :param lengths: steps of each
     :param test_returns: of the noise-free test episodes of runs with off-policy noise; ``None`` for other runs. Where
         there are any, they are what the paper shows.
     :param entropies: entropy of the policy (bits) at each step, where it was recorded
-    :param config: the run's ``config.json``
     :param path: its folder; ``None`` where it was read from an archive
     :param error: why it failed, in a line
     """
 
     place: Place
-    status: str
+    record: RunRecord
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
     test_returns: NDArray[np.float64] | None = None
     entropies: NDArray[np.float32] | None = None
-    config: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
     error: str = ""
+
+    @property
+    def config(self) -> RunConfig:
+        """What was run."""
+        assert isinstance(self.record.config, RunConfig)
+        return self.record.config
+
+    @property
+    def status(self) -> State:
+        """``"finished"``, ``"interrupted"``, ``"failed"`` or ``"running"``."""
+        return self.record.status.state
 
     @property
     def shown_returns(self) -> NDArray[np.float64]:
@@ -89,7 +76,7 @@ class StoredRun:
     def counts(self) -> bool:
         """Whether it belongs into an average: not if it failed on the way. One with all its episodes that could not be
         saved, because its critics had diverged, does: leaving it out would flatter the others."""
-        wanted = self.config.get("episodes") or math.inf
+        wanted = self.config.episodes or math.inf
         return len(self.shown_returns) > 0 and (self.status != "failed" or len(self.returns) >= wanted)
 
 
@@ -115,7 +102,7 @@ def write_index(
         known = {tuple(vars(place).values()): path for place, path in pairs}
         entries = [[*place, str(path.relative_to(root))] for place, path in known.items()]
         text = json.dumps({"title": title, "runs": entries}, ensure_ascii=False, indent=0)
-        write_atomically(root / INDEX, lambda path: path.write_text(text, encoding="utf-8"))
+        write_atomically(root / INDEX, text)
 
 
 def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
@@ -136,8 +123,10 @@ def _find_runs(root: Path) -> list[tuple[Place, Path]]:
     for file in sorted(file for depth in (1, 2, 3) for file in root.glob("*/" * depth + "config.json")):
         if file.parent.name.startswith("."):  # an attempt at a run that is there
             continue
-        with contextlib.suppress(RunError, KeyError, TypeError):
-            found.append((Place(**RunFolder(file.parent).read_config()["study"]), file.parent))
+        with contextlib.suppress(RunError):
+            place = RunFolder(file.parent).read().status.study
+            if place is not None:
+                found.append((place, file.parent))
     return found
 
 
@@ -180,21 +169,17 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
         if folder.present:
             raise RunError(f"{path} has {', '.join(folder.present)}, but no config.json")
         return None
-    config = folder.read_config()
-    damage = _damage(config)
-    if damage:
-        raise RunError(f"{folder.config} is damaged: {damage}")
-    returns, lengths = read_episodes(folder, config)
+    config, status = folder.read_run()
+    returns, lengths = read_episodes(folder, status)
     return StoredRun(
         place,
-        str(config.get("status")),
+        RunRecord(config, status),
         returns,
         lengths,
-        read_tests(folder, config),
+        None if config.off_policy_noise is None else read_tests(folder, status),
         np.fromfile(folder.entropy, dtype=np.float32) if folder.entropy.exists() else None,
-        config,
         path,
-        _why(folder) if config.get("status") == "failed" else "",
+        _why(folder) if status.state == "failed" else "",
     )
 
 
@@ -208,52 +193,27 @@ def _why(folder: RunFolder) -> str:
     return one_line(text[frames[-1] if frames else 0 :])[:_LONGEST_ERROR]
 
 
-def read_episodes(folder: RunFolder, config: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def read_episodes(folder: RunFolder, status: RunStatus) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Returns and lengths of the training episodes of a run; none of one that has just begun.
 
     :raises RunError: when ``monitor.csv`` is damaged, or does not have all that the run had when it was saved
     """
-    saved = folder.saved_episodes(config)
-    if not saved and not folder.monitor.exists():
+    if not status.episodes and not folder.monitor.exists():
         return np.zeros(0), np.zeros(0, np.int64)
     returns, lengths = read_returns(folder.monitor)
-    check_number(folder.monitor, len(returns), saved)
+    check_number(folder.monitor, len(returns), status.episodes)
     return returns, lengths
 
 
-def read_tests(folder: RunFolder, config: dict[str, Any]) -> NDArray[np.float64] | None:
-    """Returns of the test episodes of a run with noise; ``None`` of any other run.
+def read_tests(folder: RunFolder, status: RunStatus) -> NDArray[np.float64]:
+    """Returns of the test episodes of a run with noise.
 
     :raises RunError: when ``test.csv`` is damaged, or does not have all that the run had when it was saved
     """
-    if config.get("off_policy_noise") is None:
-        return None
-    saved = folder.saved_tests(config)
+    saved = status.test_episodes
     returns = read_returns(folder.test)[0] if saved or folder.test.exists() else np.zeros(0)
     check_number(folder.test, len(returns), saved)
     return returns
-
-
-def check_tests(folder: RunFolder, config: dict[str, Any]) -> None:
-    """:raises RunError: when a run with noise does not have the test episodes that it had when it was saved"""
-    saved = folder.saved_tests(config)
-    if saved:
-        check_number(folder.test, count_rows(folder.test), saved)
-
-
-def _damage(config: Mapping[str, Any]) -> str:
-    """What a report would stumble over in a configuration, in a few words; nothing where it is sound."""
-    for name in ("hyperparameters", "policy_kwargs"):
-        if not isinstance(config.get(name, {}), dict):
-            return f"its {name} are {config[name]!r}"
-    drawn = config.get("configuration") or {}
-    if not isinstance(drawn, dict):
-        return f"its configuration is {drawn!r}"
-    for name, entry in drawn.items():
-        whole = isinstance(entry, list | tuple) and len(entry) == 2 and all(isinstance(each, int) for each in entry)
-        if not whole or not 0 <= entry[0] < entry[1]:
-            return f"in its configuration, {name} is {entry!r}, not which value of how many"
-    return ""
 
 
 def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Path]:
@@ -275,19 +235,17 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
             lines += [f"{number},test,{r:.10g},\n" for r in run.test_returns.tolist()]
     # Without a time stamp, the same runs give the same file. A higher level takes seven times as long for a tenth less.
     packed = gzip.compress("".join(lines).encode(), compresslevel=6, mtime=0)
-    write_atomically(root / _EPISODES, lambda path: path.write_bytes(packed))
+    write_atomically(root / _EPISODES, packed)
     described = {
         "title": title,
         "entropy_block": _ENTROPY_BLOCK,
         "runs": [
-            {"place": asdict(run.place), "status": run.status, "config": run.config}
+            {"place": asdict(run.place), "status": run.status, "config": run.record.as_dict()}
             | ({"error": run.error} if run.error else {})
             for run in runs
         ],
     }
-    write_atomically(
-        root / _RUNS, lambda path: path.write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", "utf-8")
-    )
+    write_atomically(root / _RUNS, json.dumps(described, ensure_ascii=False, indent=1) + "\n")
     blocks = {
         str(number): run.entropies[: len(run.entropies) // _ENTROPY_BLOCK * _ENTROPY_BLOCK]
         .reshape(-1, _ENTROPY_BLOCK)
@@ -298,7 +256,7 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
     }
     written = [root / _EPISODES, root / _RUNS]
     if blocks:
-        write_atomically(root / _ENTROPIES, lambda path: np.savez_compressed(path, **blocks))  # type: ignore[arg-type]
+        write_atomically(root / _ENTROPIES, lambda file: np.savez_compressed(file, **blocks))  # type: ignore[arg-type]
         written.append(root / _ENTROPIES)
     return written
 
@@ -312,12 +270,12 @@ def with_archived(runs: Sequence[StoredRun], archive: Path) -> list[StoredRun]:
     known = {run.place: run for run in _read_archive(archive)[1]} if (archive / _RUNS).exists() else {}
     for run in runs:
         before = known.setdefault(run.place, run)
-        different = [name for name in _SETTINGS if run.config.get(name) != before.config.get(name)]
-        if different:
+        pairs = ((name, getattr(before.config, name), getattr(run.config, name)) for name in _SETTINGS)
+        different = next((f"{name}: {old!r}, not {new!r}" for name, old, new in pairs if old != new), None)
+        if different is not None:
             raise RunError(
                 f"the archive {archive} has {run.place.series} on {run.place.environment}, seed {run.place.seed}, with "
-                f"another {different[0]}: {before.config.get(different[0])!r}, not {run.config.get(different[0])!r}; "
-                "choose another folder, or remove it"
+                f"another {different}; choose another folder, or remove it"
             )
         if _worth(run) >= _worth(before):
             known[run.place] = run
@@ -341,23 +299,20 @@ def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         for number, run in enumerate(described["runs"]):
             train, test = (by_run.get((number, kind), []) for kind in ("train", "test"))
             entropies = blocks.get(str(number))
-            damage = _damage(run["config"])
-            if damage:
-                raise ValueError(f"{Place(**run['place'])}: {damage}")
-            noisy = run["config"].get("off_policy_noise") is not None
-            if noisy and len(test) < RunFolder(root).saved_tests(run["config"]):
-                place = Place(**run["place"])
+            place = Place(**run["place"])
+            record = RunRecord.parse(run["config"], f"{place} in the archive {root}")
+            noisy = isinstance(record.config, RunConfig) and record.config.off_policy_noise is not None
+            if noisy and len(test) < record.status.test_episodes:
                 problems.append(f"left out: {place} in the archive {root} lacks test episodes: archive it again")
                 continue
             runs.append(
                 StoredRun(
-                    Place(**run["place"]),
-                    run["status"],
+                    place,
+                    record,
                     np.array([float(row[2]) for row in train]),
                     np.array([int(row[3]) for row in train], dtype=np.int64),
                     np.array([float(row[2]) for row in test]) if noisy else None,
                     None if entropies is None else np.repeat(entropies.astype(np.float32), described["entropy_block"]),
-                    run["config"],
                     error=run.get("error", ""),
                 )
             )

@@ -1,8 +1,8 @@
 """Search hyper-parameters with Optuna. Everything is kept in one folder, and the search can be stopped at any time.
 
 A trial trains an agent with one configuration, once per seed. Its score is the paper's: the total reward of all
-episodes, averaged over seeds. All trials have the same seeds, so the same search always finds the same, however often
-it was stopped in between.
+episodes, averaged over seeds. All trials use the same seeds: a search has the same result however often it is stopped
+and continued.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bdpi.runs.build import agent_class
+from bdpi.runs.config import RunConfig
 from bdpi.runs.errors import RunError, named
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.plan import Plan
 from bdpi.runs.settings import parse_settings
-from bdpi.runs.spaces import Choices, setting_texts, space_of
 from bdpi.runs.train import tried
-from bdpi.runs.trials import Reports, Result, train
+from bdpi.studies.choices import Choices, setting_texts, space_of
+from bdpi.studies.trials import Reports, Result, train
 
 if TYPE_CHECKING:
     import optuna
 
 _STUDY = "tune"
-_REPORTS = 10  # per run: a trial may be given up at each
-_MOST_KILLED = 3  # a trial that so many processes did not survive is not tried again
+_REPORTS = 10  # per run: a trial may be pruned at each
+_MOST_KILLED = 3  # a trial whose process was killed this often is not repeated
 
 
 @dataclass(frozen=True)
-class TuningPlan:
+class Search:
     """What to search.
 
     :param environment: Gymnasium id
-    :param agent: one that :func:`bdpi.runs.spaces.tunable` has
+    :param agent: one that :func:`bdpi.studies.choices.tunable` has
     :param episodes: of each run
     :param seeds: runs of each trial
     :param seed: of the first run and of the search; the other runs have the seeds that follow
@@ -115,30 +115,30 @@ def _stopped_never() -> bool:
 
 
 class Tuner:
-    """A search in a folder. What is wrong with the plan is said when this is made; nothing is written before ``run``.
+    """A search in a folder. The constructor checks the search; nothing is written before ``run``.
 
-    :param plan: what to search
-    :param out: where everything is kept; None: ``runs/tune/ENVIRONMENT-AGENT``
-    :param pruner: gives up bad trials; None: those whose mean return is below the median of the others
+    :param search: what to search
+    :param out: the folder; None: ``runs/tune/ENVIRONMENT-AGENT``
+    :param pruner: stops bad trials; None: those whose mean return is below the median of the others
     :raises RunError: when the search cannot begin
     """
 
     def __init__(
-        self, plan: TuningPlan, out: Path | None = None, pruner: optuna.pruners.BasePruner | None = None
+        self, search: Search, out: Path | None = None, pruner: optuna.pruners.BasePruner | None = None
     ) -> None:
         self._optuna = load_optuna()
-        cls = agent_class(plan.agent)
-        space_of(plan.agent)
-        hyperparameters, policy_kwargs = parse_settings(plan.settings, cls)
+        cls = agent_class(search.agent)
+        space_of(search.agent)
+        hyperparameters, policy_kwargs = parse_settings(search.settings, cls)
         #: settings that are not searched
         self.fixed = {**hyperparameters, **policy_kwargs}
-        self.plan = plan
-        with tried(self._run_plan(plan.settings, plan.seed)) as session:
-            self.plan = plan = replace(plan, environment=session.config["environment"])
-            self.choices = Choices(plan.agent, session, self.fixed)
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{plan.environment}-{plan.agent}")
+        self.search = search
+        with tried(self._run_config(search.settings, search.seed)) as session:
+            self.search = search = replace(search, environment=session.config.environment)
+            self.choices = Choices(search.agent, session, self.fixed)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{search.environment}-{search.agent}")
         self.out = Path("runs") / "tune" / name if out is None else out
-        self.block = math.ceil(plan.episodes / _REPORTS)
+        self.block = math.ceil(search.episodes / _REPORTS)
         self._pruner = pruner or self._optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2 * self.block)
 
     def run(
@@ -148,12 +148,12 @@ class Tuner:
         ended: Callable[[Trial, int], object] = lambda trial, goal: None,
         tick: Callable[[int, int], object] = lambda done, total: None,
     ) -> Tuning:
-        """Make so many trials, or finish those that the same call was stopped in.
+        """Run trials. If a call was stopped, the same call completes it.
 
-        :param trials: how many
-        :param should_stop: asked after every step; the search ends when it says so, and can go on later
-        :param ended: is told of every trial that has ended, and how many there will be
-        :param tick: is told, after every step, how many episodes of how many are done
+        :param trials: number of trials
+        :param should_stop: called after every step; if it returns True, the search stops and can be continued
+        :param ended: called after every trial, with the total number of trials
+        :param tick: called after every step, with the number of episodes that are done, and the total
         :raises RunError: when the folder cannot be used
         """
         if trials < 1:
@@ -161,7 +161,7 @@ class Tuner:
         with self._study() as study:
             goal = self._goal(study, trials)
             first = index = len(_ended(study))
-            per_trial = self.plan.episodes * self.plan.seeds
+            per_trial = self.search.episodes * self.search.seeds
 
             def tick_trial(episodes: int) -> None:
                 tick((index - first) * per_trial + episodes, (goal - first) * per_trial)
@@ -175,12 +175,12 @@ class Tuner:
             return Tuning([_described(trial) for trial in _ended(study)], goal)
 
     def command(self, trial: Trial) -> list[str]:
-        """The words of the command that trains with a trial's configuration, as its first run was."""
-        plan = self.plan
-        words = ["bdpi", "train", plan.environment]
-        if plan.agent != "bdpi":
-            words += ["--agent", plan.agent]
-        words += ["--episodes", str(plan.episodes), "--seed", str(plan.seed)]
+        """The command, word by word, that repeats the first run of a trial."""
+        search = self.search
+        words = ["bdpi", "train", search.environment]
+        if search.agent != "bdpi":
+            words += ["--agent", search.agent]
+        words += ["--episodes", str(search.episodes), "--seed", str(search.seed)]
         for text in trial.settings:
             words += ["--set", text]
         return words
@@ -189,7 +189,7 @@ class Tuner:
 
     @contextmanager
     def _study(self) -> Iterator[optuna.Study]:
-        """The study in the folder, which nobody else may use meanwhile."""
+        """The study in the folder, which is locked."""
         file = self.out / "tune.sqlite"
         url = _url(file)
         folder = RunFolder(self.out)
@@ -221,8 +221,8 @@ class Tuner:
 
     def _check_same(self, study: optuna.Study) -> None:
         """:raises RunError: when the folder's search is another one."""
-        plan = {**asdict(self.plan), "settings": sorted(setting_texts(self.fixed)), "space": self.choices.values}
-        here = json.loads(json.dumps(plan))
+        search = {**asdict(self.search), "settings": sorted(setting_texts(self.fixed)), "space": self.choices.values}
+        here = json.loads(json.dumps(search))
         there = study.user_attrs.get("plan")
         if there is None:
             study.set_user_attr("plan", here)
@@ -266,10 +266,10 @@ class Tuner:
             for step, value in same.intermediate_values.items():
                 trial.report(value, step)
         else:
-            plans = [self._run_plan(settings, self.plan.seed + number) for number in range(self.plan.seeds)]
+            configs = [self._run_config(settings, self.search.seed + number) for number in range(self.search.seeds)]
             path = self.out / "trials" / f"{index + 1:03d}"
             try:
-                result = train(plans, path, Reports(trial, self.block), should_stop, tick)
+                result = train(configs, path, Reports(trial, self.block), should_stop, tick)
             except RunError:
                 self._interrupt(study, trial)
                 raise
@@ -289,7 +289,7 @@ class Tuner:
         return _described(frozen)
 
     def _interrupt(self, study: optuna.Study, trial: optuna.Trial) -> None:
-        """To be repeated, and not for want of surviving it."""
+        """End a trial so that it is repeated. It does not count as killed."""
         trial.set_user_attr("interrupted", True)
         study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
 
@@ -302,19 +302,26 @@ class Tuner:
         elif not waiting and index == 0:
             study.enqueue_trial({name: self.choices.defaults[name] for name in self.choices.values})
         # What a sampler draws must not depend on how often the search was stopped.
-        seed = int(np.random.SeedSequence([self.plan.seed, index]).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([self.search.seed, index]).generate_state(1)[0])
         study.sampler = self._optuna.samplers.TPESampler(seed=seed)
         categorical = self._optuna.distributions.CategoricalDistribution
         return study.ask({name: categorical(values) for name, values in self.choices.values.items()})
 
-    def _run_plan(self, settings: Sequence[str], seed: int) -> Plan:
-        plan = self.plan
-        hyperparameters, policy_kwargs = parse_settings(settings, agent_class(plan.agent))
-        return Plan(plan.environment, plan.agent, seed, plan.episodes, None, hyperparameters, policy_kwargs)
+    def _run_config(self, settings: Sequence[str], seed: int) -> RunConfig:
+        search = self.search
+        hyperparameters, policy_kwargs = parse_settings(settings, agent_class(search.agent))
+        return RunConfig(
+            environment=search.environment,
+            agent=search.agent,
+            seed=seed,
+            episodes=search.episodes,
+            hyperparameters=hyperparameters,
+            policy_kwargs=policy_kwargs,
+        )
 
 
 def _url(file: Path) -> str:
-    """What SQLAlchemy calls a file.
+    """The URL of a file, for SQLAlchemy.
 
     :raises RunError: for a path that it cannot name
     """
@@ -334,7 +341,7 @@ def _ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 
 def _check_sound(study: optuna.Study) -> None:
-    """Read all that a search relies on, once. Whatever is odd about it raises, one exception or the other."""
+    """Read everything that a search needs: a damaged database raises here, not an hour later."""
     goal, asked = study.user_attrs.get("goal", (0, 0))
     if not isinstance(goal, int) or not isinstance(asked, int):
         raise TypeError(f"the goal is {goal!r} trials, of which {asked!r} were asked for")

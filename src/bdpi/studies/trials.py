@@ -1,4 +1,4 @@
-"""One trial of a search: the same configuration trained with several seeds, until it is done, bad, or interrupted."""
+"""One trial of a search: one configuration, trained with several seeds until it is finished, pruned or interrupted."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from bdpi.runs.config import RunConfig
 from bdpi.runs.episodes import Episodes, read_monitor
 from bdpi.runs.errors import RunError, lacks_space, named
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import read_same
-from bdpi.runs.plan import Plan
-from bdpi.runs.train import Session, prepare, prepare_resumption
+from bdpi.runs.session import Session
+from bdpi.runs.train import prepare, prepare_resumption
 
 
 class Judge(Protocol):
-    """What is asked of Optuna's trials."""
+    """What is used of an Optuna trial."""
 
     def report(self, value: float, step: int) -> None:
-        """How good the trial is so far."""
+        """Record an intermediate value."""
 
     def should_prune(self) -> bool:
-        """Whether that is too bad to go on."""
+        """Whether to stop the trial."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Result:
 
 
 class Reports:
-    """Tells, block by block, the mean return of all episodes of a trial so far, over all its runs.
+    """Reports, once per block of episodes, the mean return of all episodes of a trial so far, over all its runs.
 
-    :param judge: is told, and decides
+    :param judge: receives the reports, and decides
     :param block: episodes from one report to the next
     """
 
@@ -50,10 +51,10 @@ class Reports:
         self._judge, self._block = judge, block
         self._earlier: list[float] = []
         self._reported = 0
-        self.prune = False  #: whether the trial should be given up
+        self.prune = False  #: whether the trial should stop
 
     def add(self, returns: Sequence[float]) -> None:
-        """Report what is new of the run that is going on.
+        """Report what is new in the current run.
 
         :param returns: all of this run
         """
@@ -73,29 +74,29 @@ class Reports:
 
 
 def train(
-    plans: Sequence[Plan],
+    configs: Sequence[RunConfig],
     path: Path,
     reports: Reports,
     should_stop: Callable[[], bool],
     tick: Callable[[int], object],
 ) -> Result:
-    """Train one seed after the other. Whatever is wrong with the configuration is the result, and does not raise.
+    """Train one seed after the other. A configuration that fails is a result; it does not raise.
 
-    :param plans: one for each seed
-    :param path: the trial's folder, with a folder for each seed. An interrupted trial goes on there.
-    :param reports: decide whether to give up
-    :param should_stop: asked after every step
-    :param tick: is told, after every step, how many episodes have ended
+    :param configs: one for each seed
+    :param path: the trial's folder, with a folder for each seed. An interrupted trial continues there.
+    :param reports: decide whether to prune
+    :param should_stop: called after every step
+    :param tick: called after every step, with the number of episodes that have ended
     :raises RunError: when the folder cannot be used, or the disk is full; the trial can be repeated
     """
     result = Result("finished")
-    for plan in plans:
-        folder = RunFolder(path / f"seed{plan.seed}")
+    for config in configs:
+        folder = RunFolder(path / f"seed{config.seed}")
         if folder.config.exists():
-            read_same(folder, plan)
+            read_same(folder, config)
         before = sum(map(len, result.returns))
         try:
-            episodes, status, error = _run(plan, folder, reports, should_stop, before, tick)
+            episodes, status, error = _run(config, folder, reports, should_stop, before, tick)
             result.returns.append(list(episodes.returns))
             if status == "interrupted" and not reports.prune:
                 return replace(result, status="interrupted")
@@ -110,14 +111,14 @@ def train(
         if status == "failed":
             return replace(result, status="failed", error=error)
         reports.add(episodes.returns)
-        if reports.prune and not (plan is plans[-1] and status == "finished"):
+        if reports.prune and not (config is configs[-1] and status == "finished"):
             return replace(result, status="pruned")
         reports.next_run(episodes.returns)
     return result
 
 
 def _run(
-    plan: Plan,
+    config: RunConfig,
     folder: RunFolder,
     reports: Reports,
     should_stop: Callable[[], bool],
@@ -129,7 +130,7 @@ def _run(
     :param before: episodes of the seeds before this one
     :returns: episodes, status, error
     """
-    session = _open(plan, folder)
+    session = _open(config, folder)
     if session is None:
         return read_monitor(folder.monitor), "finished", ""
     session.draws = False
@@ -146,19 +147,18 @@ def _run(
     return episodes, outcome.status, outcome.error or ""
 
 
-def _open(plan: Plan, folder: RunFolder) -> Session | None:
-    """Begin a run, or go on with it; None where nothing is left to do."""
+def _open(config: RunConfig, folder: RunFolder) -> Session | None:
+    """Begin a run, or continue it; None if it is complete."""
     if not folder.config.exists():
-        return prepare(plan, folder.path)
-    config = folder.read_config()
-    result = config.get("result")
-    if result is not None and config.get("status") != "failed":
-        if result["episodes"] >= (plan.episodes or 0):
+        return prepare(config, folder.path)
+    status = folder.read().status
+    if status.result is not None and status.state != "failed":
+        if status.episodes >= (config.episodes or 0):
             return None
-        if config.get("resumable", True):
+        if status.resumable:
             return prepare_resumption(folder.path)
     # Killed before anything was saved, or the disk was full, or of an algorithm that cannot be resumed: the same seed
     # gives the same run.
     for file in folder.files:
         file.unlink(missing_ok=True)
-    return prepare(plan, folder.path)
+    return prepare(config, folder.path)

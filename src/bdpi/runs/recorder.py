@@ -1,4 +1,4 @@
-"""The callback that keeps the books of a run and ends it in time."""
+"""The callbacks that record a run while it learns, and end it in time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stable_baselines3.common.monitor import Monitor
 
 from bdpi.agents.health import Finding
 from bdpi.agents.metrics import entropy_bits
-from bdpi.runs.episodes import Episode
+from bdpi.runs.episodes import Episode, append_to_monitor
 from bdpi.runs.progress import Progress
 
 # What a power failure may cost. Saving takes longer with pictures in the buffer, so it never takes more than 1 % of
@@ -22,8 +22,8 @@ CHECKPOINT_SECONDS = 300.0
 _CHECKPOINT_SHARE = 0.01
 
 
-class Keeper(BaseCallback):
-    """Count steps and episodes, test, save now and then, end training when it is time. For one environment.
+class Recorder(BaseCallback):
+    """Count steps and episodes, test, save now and then, end training when it is time. For agents in one environment.
 
     :param progress: is kept up to date.
     :param monitor: of the environment.
@@ -108,3 +108,22 @@ class Keeper(BaseCallback):
             if episode is None:
                 return
             progress.tests.add(episode.episode_return, episode.length, episode.seconds)
+
+
+class PeerRecorder(BaseCallback):
+    """Count steps and episodes of one or several environments, write ``monitor.csv``, end training when it is time."""
+
+    def __init__(self, progress: Progress, path: Path, environment: str, should_stop: Callable[[], bool]) -> None:
+        super().__init__()
+        self._progress, self._path, self._environment, self._should_stop = progress, path, environment, should_stop
+        self._t_start = time.time()
+
+    def _on_step(self) -> bool:
+        progress = self._progress
+        progress.steps = self.num_timesteps
+        for info in self.locals["infos"]:
+            episode = Episode.from_info(info)
+            if episode is not None and not progress.complete:
+                append_to_monitor(self._path, self._environment, self._t_start, episode)
+                progress.episodes.add(episode.episode_return, episode.length, episode.seconds)
+        return not (progress.complete or self._should_stop())

@@ -1,0 +1,75 @@
+"""The curves of the page, as data for ``page.js``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from bdpi.report import style
+from bdpi.report.entropy import EntropyPanel
+from bdpi.report.panels import Panel, Row
+from bdpi.report.statistics import learning_curve
+
+MAX_POINTS = 240  # per curve: about one per two pixels of an enlarged panel
+
+
+def row_data(place: str, row: Row) -> dict[str, Any]:
+    """Learning curves of a row of panels.
+
+    :param place: id of the element that they are drawn in
+    """
+    panels = [
+        _panel(panel.environment, style.environment_title(panel.environment), "episode", "return", _curves(panel))
+        for panel in row.panels
+    ]
+    return _row(place, row.title, "95 % bands", row.series, panels)
+
+
+def entropy_data(place: str, panels: Sequence[EntropyPanel]) -> dict[str, Any]:
+    """Curves of entropies, in the same form."""
+    names = style.ordered_series({curve.name for panel in panels for curve in panel.curves})
+    drawn = []
+    for panel in panels:
+        curves = [_curve(each.name, each.count, each.steps, each.mean, each.low, each.high) for each in panel.curves]
+        drawn.append(_panel(panel.environment, panel.title, "time-step", "entropy in bits", curves))
+    return _row(place, "Entropy of the policy", "standard deviation over runs", names, drawn)
+
+
+def _row(place: str, title: str, bands: str, names: Sequence[str], panels: list[dict[str, Any]]) -> dict[str, Any]:
+    colours = style.colours(names)
+    series = [{"name": name, "light": colours[name][0], "dark": colours[name][1]} for name in names]
+    return {"id": place, "title": title, "bands": bands, "series": series, "panels": panels}
+
+
+def _panel(environment: str, title: str, x: str, y: str, curves: list[dict[str, Any]]) -> dict[str, Any]:
+    """Most curves of a panel have the same x: each is written once, and a curve has its number."""
+    shared: list[list[int]] = []
+    for curve in curves:
+        if curve["x"] not in shared:
+            shared.append(curve["x"])
+        curve["x"] = shared.index(curve["x"])
+    return {"environment": environment, "title": title, "x": x, "y": y, "shared": shared, "curves": curves}
+
+
+def _curves(panel: Panel) -> list[dict[str, Any]]:
+    ours, papers = [], []
+    for series in panel.series:
+        curve = learning_curve(series, MAX_POINTS)
+        band = (curve.low, curve.high) if curve.runs > 1 else ()
+        ours.append(_curve(series.name, series.count, curve.episodes, curve.mean, *band))
+        paper = panel.paper(series.name)
+        if paper is not None:
+            points = {"x": paper.episodes.astype(int).tolist(), "y": _numbers(paper.returns)}
+            papers.append({"series": series.name, "paper": True, **points})
+    return ours + papers
+
+
+def _curve(name: str, runs: str, x: Any, mean: Iterable[float], *band: Iterable[float]) -> dict[str, Any]:
+    values = zip(("y", "low", "high"), map(_numbers, (mean, *band)), strict=False)
+    return {"series": name, "runs": runs, "x": x.tolist(), **dict(values)}
+
+
+def _numbers(values: Iterable[float]) -> list[float | None]:
+    """Four digits are more than a screen shows. JSON has no NaN."""
+    return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]

@@ -1,0 +1,230 @@
+"""What ``config.json`` holds: what to run, and how far that has come. No other module knows its keys."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    ValidationError,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass as checked_dataclass
+from typing_extensions import Self
+
+from bdpi.runs.episodes import OfflineSummary, Summary
+from bdpi.runs.errors import RunError, one_line
+
+#: Of the layout of ``config.json``.
+SCHEMA_VERSION = 1
+DEFAULT_EPISODES = 300
+
+State = Literal["prepared", "running", "finished", "interrupted", "failed"]
+
+
+class BaseConfig(BaseModel):
+    """What all runs are given.
+
+    :param environment: Gymnasium id, such as ``"CartPole-v1"`` or ``"my_package:MyEnv-v0"``
+    :param agent: a name in ``bdpi.agents.AGENTS``, ``bdpi.agents.PAPER_AGENTS`` or ``bdpi.baselines.paper.PEERS``
+    :param seed: seeds the environment and everything that the agent draws
+    :param hyperparameters: arguments of the agent that differ from its defaults
+    :param policy_kwargs: ``net_arch`` (a list, or a dict with ``pi`` and ``qf``), ``activation_fn`` (``"tanh"``,
+        ``"relu"``) and ``normalize_images``, written as JSON can hold them
+    :param action_bits: binary decisions per number of a continuous action; ``None``: the default where actions are
+        continuous, nothing elsewhere
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environment: str
+    agent: str = "bdpi"
+    seed: StrictInt = 0
+    hyperparameters: dict[str, Any] = {}
+    policy_kwargs: dict[str, Any] = {}
+    action_bits: StrictInt | None = None
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with other values, which are checked."""
+        return type(self)(**{**dict(self), **changes})
+
+
+class RunConfig(BaseConfig):
+    """One agent, one environment, one seed, for so long.
+
+    :param episodes: stop after exactly this many episodes; ``None``: ``steps`` decides
+    :param steps: stop after exactly this many environment steps; ``None``: ``episodes`` decides
+    :param off_policy_noise: in training, each action is replaced by a random one with this probability, and each
+        training episode is followed by a test episode without noise that is not learned from; ``None``: neither
+    :param record_entropy: keep the entropy of the policy in every step, for agents with an actor
+    """
+
+    episodes: StrictInt | None = DEFAULT_EPISODES
+    steps: StrictInt | None = None
+    off_policy_noise: StrictFloat | None = None
+    record_entropy: StrictBool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.episodes is None) == (self.steps is None):
+            raise RunError("give either a number of episodes or a number of steps, not both and not neither")
+        if (self.episodes or self.steps or 0) < 1:
+            raise RunError("the number of episodes or steps must be at least 1")
+        if self.off_policy_noise is not None and not 0 <= self.off_policy_noise <= 1:
+            raise RunError(f"off-policy noise is a probability, from 0 to 1, not {self.off_policy_noise}")
+        return self
+
+
+class OfflineConfig(BaseConfig):
+    """One agent, one journal, one seed, for so many epochs.
+
+    :param environment: to test the agent in afterwards; empty: it is not tested
+    :param journal: path of the journal whose transitions are learned from
+    :param epochs: of learning; ``None``: as many as there are transitions
+    :param transitions: in the journal, when it was read
+    """
+
+    environment: Annotated[
+        str,
+        BeforeValidator(lambda name: "" if name is None else name),
+        PlainSerializer(lambda name: name or None),
+    ] = ""
+    journal: str
+    epochs: StrictInt | None = None
+    transitions: StrictInt | None = None
+
+
+@checked_dataclass(frozen=True)
+class Place:
+    """Where a run belongs in a study.
+
+    :param study: name of the study, ``"figure2"``
+    :param row: of its figure, ``"algorithms"``
+    :param environment: Gymnasium id, ``"FrozenLake8x8-v1"``
+    :param series: name of the curve, ``"BDPI"`` or ``"16x8"``
+    :param seed: runs of one series differ in it
+    """
+
+    study: str
+    row: str
+    environment: str
+    series: str
+    seed: int
+
+
+def _checked_choice(choice: tuple[int, int]) -> tuple[int, int]:
+    if not 0 <= choice[0] < choice[1]:
+        raise ValueError("it should be which value, and of how many")
+    return choice
+
+
+Choice = Annotated[tuple[StrictInt, StrictInt], AfterValidator(_checked_choice)]
+
+
+class Circumstances(BaseModel):
+    """When, how and with what a session was started."""
+
+    started: str = ""
+    command: list[str] = []
+    versions: dict[str, str] = {}
+    platform: str = ""
+
+
+class RunStatus(Circumstances):
+    """How far a run has come, and what made it. Only what was set is written.
+
+    :param state: as ``status`` in the file
+    :param result: when it was saved last; ``None``: never
+    :param resumable: whether a stopped run can go on; otherwise it starts over
+    :param policy: SB3's name of the networks
+    :param learner: which one the agent has chosen
+    :param defaults: hyper-parameters that were not given
+    :param resumed: later sessions
+    :param finished: when the last session ended
+    :param checkpoint: number of the last one
+    :param findings: why the run may not learn: code, message and remedy of each
+    :param study: where it belongs, in a study
+    :param configuration: where hyper-parameters were drawn from lists, which value each has, and of how many
+    """
+
+    state: State = Field(alias="status")
+    result: Summary | OfflineSummary | None = None
+    resumable: StrictBool = True
+    policy: str = ""
+    learner: str = ""
+    defaults: dict[str, Any] = {}
+    resumed: list[Circumstances] = []
+    finished: str | None = None
+    checkpoint: StrictInt = 0
+    findings: list[dict[str, str]] = []
+    study: Place | None = None
+    configuration: dict[str, Choice] | None = None
+
+    @property
+    def episodes(self) -> int:
+        """How many the run had when it was saved last."""
+        return self.result.episodes if isinstance(self.result, Summary) else 0
+
+    @property
+    def test_episodes(self) -> int:
+        """How many the run had when it was saved last."""
+        return 0 if self.result is None else self.result.test_episodes
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The content of ``config.json``.
+
+    :param config: what to run
+    :param status: how far that has come
+    """
+
+    config: RunConfig | OfflineConfig
+    status: RunStatus
+
+    @classmethod
+    def parse(cls, data: Any, source: object) -> RunRecord:
+        """:param data: the text of the file, or what JSON makes of it
+        :param source: where it is from, for messages
+        :raises RunError: for another version of the schema, and for values that make no sense
+        """
+        remedy = "correct it, or take another copy of it"
+        if isinstance(data, bytes):
+            try:
+                data = json.loads(data)
+            except ValueError as error:
+                raise RunError(f"{source} is damaged: {one_line(error)}; {remedy}") from None
+        if not isinstance(data, dict) or not isinstance(data.get("agent"), str):
+            raise RunError(f"{source} was not written by bdpi: it names no environment and agent; {remedy}")
+        version = data.get("schema_version", SCHEMA_VERSION)
+        if version != SCHEMA_VERSION:
+            raise RunError(f"{source} has schema_version {version!r}, and {SCHEMA_VERSION} is known: use a newer bdpi")
+        config: type[RunConfig | OfflineConfig] = OfflineConfig if "journal" in data else RunConfig
+        missing = next((name for name in config.model_fields if name not in data), None)
+        if missing is not None:
+            raise RunError(f"{source} is damaged: it has no {missing!r}; {remedy}")
+        try:
+            given = {name: data[name] for name in config.model_fields}
+            return cls(config.model_validate(given), RunStatus.model_validate(data))
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            value = "missing" if first["type"] == "missing" else f"{first['input']!r:.80}"
+            raise RunError(f"{source} is damaged: {name} is {value}: {first['msg']}; {remedy}") from None
+        except RunError as error:
+            raise RunError(f"{source} is damaged: {error}; {remedy}") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the file has it."""
+        content = {**self.config.model_dump(), **self.status.model_dump(exclude_unset=True, by_alias=True)}
+        return {"schema_version": SCHEMA_VERSION, **content}

@@ -1,0 +1,1 @@
+"""How files are written and read, below agents and runs."""

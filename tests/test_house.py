@@ -1,0 +1,20 @@
+"""The house is as CONTRIBUTING.md says."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_files_that_are_named_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    places = [ROOT, ROOT / "src" / "bdpi"]
+    named = re.findall(r"[`(]([\w./]+/[\w.]+\.(?:py|hpp|cu|cpp|yaml|md|svg))[`)]", text)
+    assert len(named) > 10
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
+def test_every_room_is_in_the_table():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rooms = {path.parent.name for path in (ROOT / "src" / "bdpi").glob("*/__init__.py")}
+    assert {room for room in rooms if f"`{room}`" not in text} == set()
