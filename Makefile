@@ -44,6 +44,7 @@ lint: $(INSTALLED)
 bench: $(INSTALLED) ## Speed of the learners against the reference in plain PyTorch, and what each agent costs per step
 	@$(BIN)/python benchmarks/speed.py
 	@$(BIN)/python benchmarks/agents.py
+	@$(BIN)/python benchmarks/transition.py
 
 bench-gpu: $(WITH_CUDA) ## Milliseconds per step of many runs on a GPU, beside what its arithmetic allows
 	@$(BIN)/python benchmarks/gpu.py

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bdpi.agents.base import EnsembleAlgorithm
+from bdpi.agents.ensemble import Ensemble
 from bdpi.learner import fused, native
 from bdpi.learner.fused import FusedLearner
 from bdpi.learner.interface import Learner
@@ -25,7 +25,7 @@ from bdpi.runs.build import agent_class, make_environment
 from bdpi.runs.folder import RunFolder
 
 
-def load(folder: Path, learner: str, device: str = "cpu") -> EnsembleAlgorithm:
+def load(folder: Path, learner: str, device: str = "cpu") -> Ensemble:
     config = RunFolder(folder).read().config
     environment = make_environment(config.environment)
     agent = agent_class(config.agent).load(folder / "agent.zip", environment, device=device, learner=learner)

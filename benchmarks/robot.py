@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 
 from bdpi import BDPI
-from bdpi.agents.journal import Journal, Step
+from bdpi.agents.journal import Journal, Transition
 
 PERIOD = 0.02  # seconds
 
@@ -54,7 +54,7 @@ def act_while_learning(seconds: float, journal: Path | None) -> None:
 def journal_cost(rows: int) -> None:
     env = gym.make("LunarLander-v3")
     observation, _ = env.reset(seed=0)
-    step = Step(observation, 1, 0.5, observation, False, False)
+    step = Transition(observation, 1, 0.5, observation, False, False)
     with tempfile.TemporaryDirectory() as folder:
         for durable in (False, True):
             path = Path(folder) / f"{durable}.sqlite"

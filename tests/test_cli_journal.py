@@ -289,14 +289,14 @@ import resource, sys
 import numpy as np
 from gymnasium import spaces
 from bdpi import BDPI
-from bdpi.agents.journal import Journal, Step
+from bdpi.agents.journal import Journal, Transition
 from bdpi.cli import app
 from bdpi.envs import ControlLoop
 
 box = spaces.Box(-1, 1, (500,), np.float32)
 with Journal("robot.sqlite", box, spaces.Discrete(2)) as journal:
     for _ in range(60):
-        journal.append(Step(box.sample(), 0, 0.0, box.sample(), False, False))
+        journal.append(Transition(box.sample(), 0, 0.0, box.sample(), False, False))
 BDPI("MlpPolicy", ControlLoop(box, spaces.Discrete(2)), n_critics=2).save("robot.zip")
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
 for command in (

@@ -10,8 +10,8 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from bdpi import BDPI
-from bdpi.agents.demonstrations import steps_of
-from bdpi.agents.journal import Journal, Step
+from bdpi.agents.demonstrations import transitions_of
+from bdpi.agents.journal import Journal, Transition
 from bdpi.envs import ControlLoop
 
 SMALL: dict[str, Any] = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 1, "seed": 0}
@@ -85,11 +85,16 @@ def test_sources(tmp_path):
         tmp_path / "robot.sqlite", *(getattr(agent, f"{name}_space") for name in ("observation", "action"))
     ) as j:
         for step in steps:
-            j.append(Step(*step))
+            j.append(Transition(*step))
         assert make().add_demonstrations(j) == 20
     dqn = DQN("MlpPolicy", "CartPole-v1", learning_starts=1000).learn(20)
     other = make().learn(20)
-    sources = [tmp_path / "robot.sqlite", str(tmp_path / "robot.sqlite"), [Step(*step) for step in steps], iter(steps)]
+    sources = [
+        tmp_path / "robot.sqlite",
+        str(tmp_path / "robot.sqlite"),
+        [Transition(*step) for step in steps],
+        iter(steps),
+    ]
     for source in (*sources, dqn.replay_buffer, other.replay_buffer):
         found = make()
         assert found.add_demonstrations(source) == 20
@@ -137,7 +142,7 @@ def test_the_buffers_of_sb3_hold_only_what_happened(steps, optimized, n_envs):
         **kwargs,
     )
     dqn.learn(steps * n_envs)
-    found = [(step.observation[0], step.reward, step.next_observation[0]) for step in steps_of(dqn.replay_buffer)]
+    found = [(step.observation[0], step.reward, step.next_observation[0]) for step in transitions_of(dqn.replay_buffer)]
     kept = min(steps, 31 if optimized and steps >= 32 else 32)
     expected = [(time, time + 1, time + 1) for time in range(steps - kept, steps)]  # oldest first
     assert found == [row for row in expected for _ in range(n_envs)]
@@ -154,7 +159,7 @@ def test_the_buffers_of_sb3_hold_only_what_happened(steps, optimized, n_envs):
 def test_numbers_of_states_come_as_they_were(space):
     policy = "MultiInputPolicy" if isinstance(space, spaces.Dict) else "MlpPolicy"
     agent = make(Counter(space), policy).learn(20)
-    found, other = list(steps_of(agent.replay_buffer)), make(Counter(space), policy)
+    found, other = list(transitions_of(agent.replay_buffer)), make(Counter(space), policy)
     first = found[0].observation["parity"] if isinstance(space, spaces.Dict) else np.ravel(found[0].observation)[0]
     assert first == 7
     assert other.add_demonstrations(agent.replay_buffer) == 20
@@ -201,7 +206,7 @@ def test_several_environments_masks_and_dicts():
     agent = make(ControlLoop(space, spaces.Discrete(2, start=4)), "MultiInputPolicy", batch_size=4)
     seen = {"arm": np.zeros(2, np.float32), "mode": 1}
     mask = np.array([True, False])
-    agent.add_demonstrations([Step(seen, 5, 1.0, seen, False, False, 0.5, mask, None)] * 6)
+    agent.add_demonstrations([Transition(seen, 5, 1.0, seen, False, False, 0.5, mask, None)] * 6)
     held = agent.replay_buffer.transitions()
     assert held.actions[-1] == 1
     assert held.discounts[-1] == 0.5

@@ -16,7 +16,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bdpi
-from bdpi.agents import ABCDQN, AGENTS, BDPI, ActorMimic, BootstrappedDQN, EnsembleAlgorithm, TabularBDPI
+from bdpi.agents import ABCDQN, AGENTS, BDPI, ActorMimic, BootstrappedDQN, Ensemble, TabularBDPI
 from bdpi.learner.rules import Imitation
 from small import QUICK, Walk, fingerprint
 
@@ -24,11 +24,11 @@ STATES = spaces.Discrete(6, start=2)
 
 
 @pytest.fixture(params=AGENTS.values(), ids=AGENTS)
-def agent_class(request) -> type[EnsembleAlgorithm]:
+def agent_class(request) -> type[Ensemble]:
     return request.param
 
 
-def make(agent_class, env=None, seed=0, **arguments) -> EnsembleAlgorithm:
+def make(agent_class, env=None, seed=0, **arguments) -> Ensemble:
     return agent_class("MlpPolicy", env or Walk(STATES), seed=seed, **{**QUICK, "learning_rate": 1e-3, **arguments})
 
 
@@ -537,7 +537,7 @@ class Cautious:
         return 0.5 * policy + 0.5 * uniform
 
 
-class CautiousAgent(EnsembleAlgorithm):
+class CautiousAgent(Ensemble):
     def actor_rule(self) -> Cautious:
         return Cautious()
 
@@ -626,7 +626,7 @@ def naming(counterpart):
     ],
 )
 def test_mistakes_of_a_rule_are_named_before_anything_is_learned(rule, message):
-    class Agent(EnsembleAlgorithm):
+    class Agent(Ensemble):
         def actor_rule(self):
             return rule()
 
@@ -641,7 +641,7 @@ def test_a_rule_may_name_a_counterpart_that_says_the_same():
         def targets(self, policy, q_values):
             return 0.5 * policy + 0.5 * torch.nn.functional.one_hot(q_values.argmax(dim=1), policy.shape[1])
 
-    class Agent(EnsembleAlgorithm):
+    class Agent(Ensemble):
         def actor_rule(self):
             return Half()
 
@@ -649,7 +649,7 @@ def test_a_rule_may_name_a_counterpart_that_says_the_same():
 
 
 def test_what_is_wrong_without_masks_is_not_blamed_on_masks():
-    class Agent(EnsembleAlgorithm):
+    class Agent(Ensemble):
         def actor_rule(self):
             return Late()
 
@@ -680,7 +680,7 @@ def test_low_temperatures_give_finite_targets_of_large_q_values():
     ],
 )
 def test_mistakes_of_a_rule_are_named(rule, message):
-    class Agent(EnsembleAlgorithm):
+    class Agent(Ensemble):
         def actor_rule(self):
             return rule()
 

@@ -22,7 +22,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 from torch import nn
 
 from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN, TabularBDPI
-from bdpi.agents.plain import decode, encode
+from bdpi.agents.arguments import settings_of
+from bdpi.agents.encoding import decode, encode
 from bdpi.agents.policies import MlpPolicy
 from bdpi.envs import ControlLoop
 
@@ -236,10 +237,10 @@ def test_open_files_and_callbacks(tmp_path):
 def test_load_takes_what_constructors_take_and_nothing_else(agent_class, tmp_path):
     agent = make(agent_class).learn(20)
     agent.save(tmp_path / "agent")
-    for name in agent_class._settings():
+    for name in settings_of(agent_class):
         if hasattr(agent, name):
             agent_class.load(tmp_path / "agent", **{name: getattr(agent, name)})
-    with pytest.raises(ValueError, match=r"has no jurnal: load takes .*, autosave, .*, journal, .*, verbose"):
+    with pytest.raises(ValueError, match=r"did you mean journal\? load takes .*, autosave, .*, journal, .*, verbose"):
         agent_class.load(tmp_path / "agent", env="FrozenLake-v1", jurnal=tmp_path / "robot.sqlite")
     # attributes, as in Stable-Baselines3
     assert agent_class.load(tmp_path / "agent", optimize_memory_usage=False, num_timesteps=7).num_timesteps == 7
@@ -510,8 +511,7 @@ def test_a_memory_of_other_environments_is_named_and_the_remedies_work(tmp_path)
 
 
 @pytest.mark.parametrize("policy", ["MultiInputPolicy", "MlpPolicy"])
-def test_agents_of_before_keep_their_steps_per_fit(policy, tmp_path):
-    """One step per fit is the default with pictures in a Dict, too; it was 20 in files that do not mention it."""
+def test_one_step_per_fit_is_the_default_with_pictures_in_a_dict_too(policy, tmp_path):
     picture, number = spaces.Box(0, 255, (36, 36, 3), np.uint8), spaces.Box(-1, 1, (2,), np.float32)
     space = spaces.Dict(camera=picture, speed=number) if policy == "MultiInputPolicy" else number
     agent = BDPI(policy, ControlLoop(space, spaces.Discrete(2)), n_critics=1)
@@ -519,11 +519,6 @@ def test_agents_of_before_keep_their_steps_per_fit(policy, tmp_path):
     assert agent.hyperparameters().fit_steps == expected
     agent.save(tmp_path / "new")
     assert BDPI.load(tmp_path / "new").hyperparameters().fit_steps == expected
-    agent.save(tmp_path / "old", exclude=["_one_step_on_dicts"])
-    old = BDPI.load(tmp_path / "old", env=ControlLoop(space, spaces.Discrete(2)))
-    assert old.hyperparameters().fit_steps == 20
-    old.save(tmp_path / "again")
-    assert BDPI.load(tmp_path / "again").hyperparameters().fit_steps == 20
 
 
 def test_a_dict_without_pictures_is_fitted_in_20_steps():

@@ -192,7 +192,7 @@ def test_a_run_that_has_learned_for_long_says_nothing(environment):
     with warnings.catch_warnings():
         warnings.simplefilter("error", bdpi.HealthWarning)
         agent.learn(8000, log_interval=None)
-    assert agent._record.differ  # there was something to learn
+    assert agent.episodes.differ  # there was something to learn
     assert agent.health() == []
 
 
@@ -260,11 +260,11 @@ def test_what_the_first_episodes_were_worth_is_saved(tmp_path):
     agent = quick_agent().learn(7 * 45 + 3)
     agent.save(tmp_path / "agent")
     loaded = bdpi.BDPI.load(tmp_path / "agent", env=Walk())
-    assert loaded._record.returns == agent._record.returns
-    assert len(loaded._record.returns.first) == len(loaded._record.returns.recent) == 20
+    assert loaded.episodes.returns == agent.episodes.returns
+    assert len(loaded.episodes.returns.first) == len(loaded.episodes.returns.recent) == 20
     loaded.learn(7, reset_num_timesteps=False)
     assert bdpi.BDPI.load(tmp_path / "agent").health() == []  # also without an environment
-    assert loaded._record.count == 46  # the episode that was going on was given up
+    assert loaded.episodes.count == 46  # the episode that was going on was given up
 
 
 def test_several_environments_normalization_masks_and_background_can_be_looked_at():

@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bdpi import BDPI
 from bdpi.agents.descriptions import describe, difference, space_of
-from bdpi.agents.journal import Journal, JournalError, Step
+from bdpi.agents.journal import Journal, JournalError, Transition
 from bdpi.agents.journal_info import examine
 from bdpi.agents.normalizing import describe_normalizer
 from bdpi.envs import ControlLoop
@@ -58,7 +58,7 @@ def test_what_is_written_is_read(space, tmp_path):
     rng = np.random.default_rng(0)
     actions = spaces.Discrete(4, start=1)
     written = [
-        Step(
+        Transition(
             space.sample(),
             int(rng.integers(1, 5)),
             float(rng.normal()),
@@ -87,14 +87,14 @@ def test_dicts_in_another_order(tmp_path):
     space = spaces.Dict({"a": spaces.Box(0, 9, (1,)), "b": spaces.Box(0, 9, (1,))})
     seen = {"b": np.array([2], np.float32), "a": np.array([1], np.float32)}
     with Journal(tmp_path / "j.sqlite", space, spaces.Discrete(2)) as journal:
-        journal.append(Step(seen, 0, 0.0, seen, False, False))
+        journal.append(Transition(seen, 0, 0.0, seen, False, False))
         (step,) = journal.steps()
     assert {key: value.tolist() for key, value in step.observation.items()} == {"a": [1], "b": [2]}
 
 
 def test_a_state_that_does_not_exist(tmp_path):
     with Journal(tmp_path / "j.sqlite", spaces.Discrete(4), spaces.Discrete(2)) as journal:
-        journal.append(Step(7, 0, 0.0, 0, False, False))
+        journal.append(Transition(7, 0, 0.0, 0, False, False))
         with pytest.raises(JournalError, match=r"transition 1.*is 7, outside its space 0\.\.3"):
             list(journal.steps())
 
@@ -102,8 +102,8 @@ def test_a_state_that_does_not_exist(tmp_path):
 def test_a_reward_that_nobody_can_learn_from(tmp_path):
     with Journal(tmp_path / "j.sqlite", spaces.Discrete(4), spaces.Discrete(2)) as journal:
         with pytest.raises(ValueError, match=r"finite, also in single precision, got 1e\+300"):
-            journal.append(Step(0, 0, 1e300, 0, False, False))
-        journal.append(Step(0, 0, 1.0, 0, False, False))
+            journal.append(Transition(0, 0, 1e300, 0, False, False))
+        journal.append(Transition(0, 0, 1.0, 0, False, False))
         journal._file.run("UPDATE transitions SET reward = 1e300")
         with pytest.raises(JournalError, match="transition 1 makes no sense"):
             list(journal.steps())
@@ -143,14 +143,14 @@ def test_a_checkpoint_and_what_came_after_it(tmp_path):
     loaded = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "robot.sqlite")
     assert loaded.num_timesteps == len(loaded.replay_buffer) == 70
     other = make(tmp_path / "other.sqlite").learn(200)
-    assert other._journaled == 200
+    assert other.collector.journaled == 200
     other.close_journal()
     with pytest.raises(ValueError, match="is not the journal that this agent has written"):
         BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "other.sqlite")
     new = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "new.sqlite")
-    assert (new.num_timesteps, new._journaled) == (50, 0)
+    assert (new.num_timesteps, new.collector.journaled) == (50, 0)
     new.learn(5, reset_num_timesteps=False)
-    assert new._journaled == 5
+    assert new.collector.journaled == 5
 
 
 @pytest.mark.parametrize("what", ["Box", "Dict"])
@@ -263,18 +263,18 @@ def test_the_last_transitions_were_lost_with_the_power(tmp_path):
         loaded = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "robot.sqlite")
     assert len(loaded.replay_buffer) == 50
     loaded.learn(3, reset_num_timesteps=False)
-    assert loaded._journal.last == 51
+    assert loaded.collector.journal.last == 51
 
 
 def test_interrupted_after_writing(tmp_path, monkeypatch):
     agent = make(tmp_path / "robot.sqlite").learn(10)
-    insert = agent._journal._file.insert
+    insert = agent.collector.journal._file.insert
 
     def insert_and_stop(*arguments):
         insert(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(agent._journal._file, "insert", insert_and_stop)
+    monkeypatch.setattr(agent.collector.journal._file, "insert", insert_and_stop)
     with pytest.raises(KeyboardInterrupt):
         agent.learn(1, reset_num_timesteps=False)
     monkeypatch.undo()
@@ -349,14 +349,14 @@ def test_a_full_disk(tmp_path):
     """A real one would be full for the other tests, too; SQLite can be told that its file must not grow."""
     agent = make(tmp_path / "robot.sqlite")
     agent.learn(20)
-    pages = agent._journal._file.run("PRAGMA page_count")[0][0]
-    agent._journal._file.run(f"PRAGMA max_page_count = {pages}")
+    pages = agent.collector.journal._file.run("PRAGMA page_count")[0][0]
+    agent.collector.journal._file.run(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(JournalError, match=r"full.*Make room and go on"):
         agent.learn(5000, reset_num_timesteps=False)
     held = len(agent.replay_buffer)
     with Journal(tmp_path / "robot.sqlite") as journal:
         assert len(journal) == len(list(journal.steps())) == held
-    agent._journal._file.run("PRAGMA max_page_count = 1000000")
+    agent.collector.journal._file.run("PRAGMA max_page_count = 1000000")
     agent.learn(20, reset_num_timesteps=False)
     with Journal(tmp_path / "robot.sqlite") as journal:
         assert len(journal) == held + 20
@@ -530,7 +530,7 @@ def test_journals_of_the_first_version(tmp_path):
         assert [(step.reward, step.environment) for step in journal.steps()] == [(0.5, 0), (1.5, 0)]
     assert path.read_bytes() == before
     with Journal(path) as journal:
-        assert journal.append(Step(1, 1, 2.5, 2, False, False, environment=3)) == 3
+        assert journal.append(Transition(1, 1, 2.5, 2, False, False, environment=3)) == 3
         assert [(step.reward, step.environment) for step in journal.steps()] == [(0.5, 0), (1.5, 0), (2.5, 3)]
     with Journal(path, read_only=True) as journal:
         assert (journal.id, journal.last) == ("abc", 3)
@@ -567,7 +567,7 @@ def only_readable(folder: Path, hidden: str = "") -> Iterator[None]:
 @pytest.mark.skipif(sys.platform == "win32", reason="folders have other rights there")
 def test_a_journal_that_can_only_be_read(folder):
     agent = make(folder / "robot.sqlite").learn(20)
-    agent._journal.close()
+    agent.close_journal()
     held = {file.name: file.read_bytes() for file in folder.iterdir()}
     with only_readable(folder):
         with Journal(folder / "robot.sqlite", read_only=True) as journal:
@@ -587,7 +587,7 @@ def test_the_card_of_a_robot_that_crashed_can_be_read(folder, tmp_path):
     agent = make(tmp_path / "robot.sqlite").learn(20)
     for file in tmp_path.iterdir():  # what is there while it runs
         shutil.copyfile(file, folder / file.name)
-    agent._journal.close()
+    agent.close_journal()
     held = {file.name: file.stat().st_size for file in folder.iterdir()}
     assert held["robot.sqlite-wal"] > 0
     with only_readable(folder), Journal(folder / "robot.sqlite", read_only=True) as journal:
@@ -692,7 +692,7 @@ def test_interrupted_between_journal_and_memory(in_background, include_buffer, t
         agent.start_learning()
     live(agent, 0, 1, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(agent, "_change_memory", interrupted)
+        patched.setattr(agent.collector, "defer", interrupted)
         with pytest.raises(KeyboardInterrupt):
             live(agent, 3)
     agent.save(tmp_path / "at once", include_buffer=include_buffer)
@@ -725,7 +725,7 @@ def test_a_journal_that_is_moved_or_deleted_is_noticed(tmp_path, monkeypatch):
         agent.learn(1, reset_num_timesteps=False)
     elsewhere.replace(path)
     agent.learn(1, reset_num_timesteps=False)
-    assert len(agent._journal) == len(agent.replay_buffer) == 12
+    assert len(agent.collector.journal) == len(agent.replay_buffer) == 12
     agent.close_journal()
     assert len(make(path).replay_buffer) == 12
 
@@ -743,7 +743,7 @@ def test_another_program_that_writes_is_noticed(tmp_path):
 
 def test_a_journal_can_be_copied(tmp_path):
     agent = make(tmp_path / "robot.sqlite").learn(10)
-    agent._journal.close()
+    agent.close_journal()
     shutil.copyfile(tmp_path / "robot.sqlite", tmp_path / "copy.sqlite")
     assert sorted(os.listdir(tmp_path)) == ["copy.sqlite", "robot.sqlite"]
     with Journal(tmp_path / "copy.sqlite") as journal:

@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from bdpi import BDPI
-from bdpi.agents.journal import Journal, JournalError, Step
+from bdpi.agents.journal import Journal, JournalError, Transition
 from bdpi.agents.journal_columns import Columns
 from bdpi.agents.journal_files import export_npz, export_parquet, import_npz, import_parquet
 from bdpi.envs import ControlLoop
@@ -51,7 +51,7 @@ def written(path: Path, space: spaces.Space[Any], n: int = 12, masks: bool = Tru
     with Journal(path, space, ACTIONS) as journal:
         for number in range(n):
             journal.append(
-                Step(
+                Transition(
                     space.sample(),
                     int(rng.integers(1, 5)),
                     float(rng.normal()),
@@ -66,7 +66,7 @@ def written(path: Path, space: spaces.Space[Any], n: int = 12, masks: bool = Tru
     return path
 
 
-def read(path: Path) -> list[Step]:
+def read(path: Path) -> list[Transition]:
     with Journal(path) as journal:
         return list(journal.steps())
 
@@ -77,7 +77,7 @@ def same(a: Any, b: Any) -> bool:
     return np.array_equal(a, b) and np.asarray(a).dtype == np.asarray(b).dtype
 
 
-def alike(before: Step, after: Step, masks_are_filled: bool) -> bool:
+def alike(before: Transition, after: Transition, masks_are_filled: bool) -> bool:
     """Without a mask, every action is allowed; NPZ has no way to leave some rows of an array out."""
     one, other = dict(vars(before)), dict(vars(after))
     if masks_are_filled and one["mask"] is None and other["mask"] is not None:
@@ -330,7 +330,7 @@ def test_an_agent_goes_on_with_its_journal_that_was_exported_and_imported(kind: 
     with Journal(tmp_path / "other.sqlite", loop.observation_space, loop.action_space) as other:
         own = other.id
     with Journal(tmp_path / "other.sqlite") as other:
-        other.append(Step(1, 0, 0.0, 2, False, False))
+        other.append(Transition(1, 0, 0.0, 2, False, False))
     import_(tmp_path / f"robot.{ending}", tmp_path / "other.sqlite")
     with Journal(tmp_path / "other.sqlite") as other:
         assert other.id == own != journal.id

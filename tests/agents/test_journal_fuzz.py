@@ -21,7 +21,7 @@ import pytest
 from gymnasium import spaces
 
 from bdpi import BDPI
-from bdpi.agents.journal import Journal, JournalError, Step
+from bdpi.agents.journal import Journal, JournalError, Transition
 from bdpi.agents.journal_files import export_npz, export_parquet, import_npz, import_parquet
 from bdpi.agents.journal_info import examine
 from bdpi.envs import ControlLoop
@@ -44,14 +44,16 @@ class Bomb:
         return open, (str(self.path), "w")
 
 
-def steps(n: int) -> Iterator[Step]:
+def steps(n: int) -> Iterator[Transition]:
     SPACE.seed(0)
     rng = np.random.default_rng(0)
     for number in range(n):
         mask = np.array([True, False, True, True]) if number % 4 else None
         ends = number % 7 == 6, number % 11 == 10
         seen, following = SPACE.sample(), SPACE.sample()
-        yield Step(seen, int(rng.integers(1, 5)), float(rng.normal()), following, *ends, 0.5, mask, mask, number % 3)
+        yield Transition(
+            seen, int(rng.integers(1, 5)), float(rng.normal()), following, *ends, 0.5, mask, mask, number % 3
+        )
 
 
 def written(path: Path) -> Path:
@@ -177,7 +179,7 @@ def use(path: Path, number: int) -> bool:
         with contextlib.suppress(JournalError):
             agent = BDPI("MultiInputPolicy", ControlLoop(SPACE, ACTIONS), journal=path, n_critics=2, batch_size=16)
             agent.learn_once()
-            agent._journal.close()
+            agent.close_journal()
     with contextlib.suppress(JournalError), Journal(path, SPACE, ACTIONS) as journal:
         journal.append(next(steps(1)))
     return intact

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 from bdpi import BDPI
-from bdpi.agents.journal import Journal, JournalError, Step
+from bdpi.agents.journal import Journal, JournalError, Transition
 from bdpi.cli import app
 from bdpi.envs import ControlLoop
 
@@ -171,7 +171,7 @@ def test_killed_while_it_is_made(tmp_path, monkeypatch):
             except JournalError as error:
                 said.append(str(error))
         with Journal(path, spaces.Discrete(4), spaces.Discrete(2)) as journal:
-            assert journal.append(Step(3, 1, 0.5, 2, False, False)) == 1
+            assert journal.append(Transition(3, 1, 0.5, 2, False, False)) == 1
         with Journal(path) as journal:
             assert [step.reward for step in journal.steps()] == [0.5]
     assert len(said) > 10

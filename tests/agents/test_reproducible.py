@@ -35,8 +35,7 @@ def test_set_random_seed_starts_all_draws_again():
     draws = []
     for _ in range(2):
         agent.set_random_seed(7)
-        agent._last_obs = observations
-        draws.append((agent.predict(observations)[0], agent._sample_action(0)[0]))
+        draws.append((agent.predict(observations)[0], [agent.act(observation) for observation in observations]))
     np.testing.assert_array_equal(draws[0], draws[1])
 
 

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
 from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN
-from bdpi.agents import EnsembleAlgorithm, TabularBDPI
+from bdpi.agents import Ensemble, TabularBDPI
 from bdpi.envs import ControlLoop
 
 SMALL: dict[str, Any] = {
@@ -36,7 +36,7 @@ def spaces_of(env_id: str) -> ControlLoop:
     return ControlLoop(env.observation_space, env.action_space)
 
 
-def drive(agent: EnsembleAlgorithm, env: gym.Env, steps: int, seed: int, learns: bool = True) -> None:
+def drive(agent: Ensemble, env: gym.Env, steps: int, seed: int, learns: bool = True) -> None:
     """The control loop of somebody else."""
     observation, _ = env.reset(seed=seed)
     for _ in range(steps):
@@ -50,7 +50,7 @@ def drive(agent: EnsembleAlgorithm, env: gym.Env, steps: int, seed: int, learns:
             observation, _ = env.reset()
 
 
-def state_of(agent: EnsembleAlgorithm) -> dict[str, bytes]:
+def state_of(agent: Ensemble) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in agent.agent_learner.learner.state_dict().items()}
 
 
@@ -92,7 +92,7 @@ def test_a_loaded_agent_goes_on_exactly(agent_class, where, tmp_path):
     saved = agent_class("MlpPolicy", loop, seed=0, **{**small, "n_critics": 8, "buffer_size": 30})
     space.seed(0)
 
-    def step(agents: list[EnsembleAlgorithm], number: int) -> list[int]:
+    def step(agents: list[Ensemble], number: int) -> list[int]:
         seen, following = space.sample(), space.sample()
         actions = [agent.act(seen) for agent in agents]
         for agent, action in zip(agents, actions, strict=True):
@@ -129,8 +129,8 @@ def test_a_journal_in_the_place_of_a_saved_memory_is_exact(agent_class, tmp_path
     agents = [agent_class("MlpPolicy", spaces_of("CartPole-v1"), seed=0, journal=tmp_path / "robot.sqlite", **SMALL)]
     drive(agents[0], gym.make("CartPole-v1"), 47, seed=0)
     agents[0].save(tmp_path / "agent")
-    agents[0]._journal.close()
-    agents[0]._journal = None
+    agents[0].close_journal()
+    agents[0].collector.journal = None
     loop = spaces_of("CartPole-v1")
     agents.append(agent_class.load(tmp_path / "agent", env=loop, journal=tmp_path / "robot.sqlite"))
     for agent in agents:
@@ -474,7 +474,7 @@ def test_acting_without_pytorch_is_acting_the_same(space, activation):
     seen = np.array([space.sample() for _ in range(20)])
 
     def check() -> None:
-        np.testing.assert_allclose(agent._quick_actor(seen), agent.policy.probabilities(seen), atol=1e-6)
+        np.testing.assert_allclose(agent.agent_learner.probabilities(seen), agent.policy.probabilities(seen), atol=1e-6)
 
     check()
     agent.start_learning()
@@ -486,9 +486,9 @@ def test_acting_without_pytorch_is_acting_the_same(space, activation):
     check()
     agent.stop_learning()
     check()
-    before = agent._quick_actor(seen)
+    before = agent.agent_learner.probabilities(seen)
     assert agent.learn_once()
-    assert not np.array_equal(agent._quick_actor(seen), before)
+    assert not np.array_equal(agent.agent_learner.probabilities(seen), before)
     check()
 
 
@@ -624,7 +624,7 @@ def test_parameters_that_are_set_while_learning_act_and_are_learned_from():
         agent.start_learning()
         agent.set_parameters(parameters, exact_match=len(parameters) == 2)
         np.testing.assert_array_equal(agent.policy.probabilities(seen), wanted)
-        np.testing.assert_allclose(agent._quick_actor(seen), wanted, rtol=1e-5)
+        np.testing.assert_allclose(agent.agent_learner.probabilities(seen), wanted, rtol=1e-5)
         np.testing.assert_allclose(agent.agent_learner.behaviour(seen), wanted, rtol=1e-5)
         agent.stop_learning()
         np.testing.assert_array_equal(agent.policy.probabilities(seen), wanted)

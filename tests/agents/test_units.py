@@ -152,7 +152,7 @@ def test_demonstrations_count_and_empty_rows_do_not():
     shown = teacher.replay_buffer.transitions()
     agent.add_demonstrations(
         [
-            bdpi.agents.journal.Step(
+            bdpi.agents.journal.Transition(
                 shown.observations[k], int(shown.actions[k]), 1.0, shown.next_observations[k], False, False
             )
             for k in range(60)
@@ -182,7 +182,7 @@ def test_scales_follow_what_is_far_from_all_that_was_seen(settings):
     agent = quick_agent(Widening(spaces.Box(-1, 1, (3,), np.float32)), buffer_size=1000, **settings).learn(160)
     newest = agent.replay_buffer.transitions().next_observations[121:160]
     assert np.abs(agent.policy.scales.inputs(newest)).max() < 4
-    size = agent._size_of_returns()
+    size = agent.return_size * agent.hyperparameters().fit_steps / 20
     assert np.abs(agent.replay_buffer.rewards).max() * agent.policy.scales.return_factor < 4 * size
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 
 from bdpi import ABCDQN, BDPI, Population
-from bdpi.agents.journal import Step
+from bdpi.agents.journal import Transition
 from bdpi.learner import fused, nvrtc
 from bdpi.learner.cohort import Cohorts
 from bdpi.learner.memory import NAMES
@@ -231,7 +231,7 @@ def test_who_has_demonstrations_learns_without_the_others():
     demonstrated = make(0, learner="fused", device=DEVICE, buffer_size=40)
     together = Population(BDPI, "FrozenLake-v1", 3, device=DEVICE, **{**SMALL, "buffer_size": 40})
     first, second, third = np.arange(3)[:, None]
-    steps = [Step(first, 1, 0.0, second, False, False), Step(second, 2, 1.0, third, True, False)]
+    steps = [Transition(first, 1, 0.0, second, False, False), Transition(second, 2, 1.0, third, True, False)]
     for agent in (demonstrated, together.agents[0]):
         agent.replay_buffer.add_demonstrations(steps)
     together.learn(40)

@@ -1,5 +1,7 @@
 """The copy of the replay memory that a learner on a GPU keeps; here on the CPU, where it can be looked at."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,12 @@ from bdpi.learner import Transitions
 from bdpi.learner.memory import DeviceMemory
 
 
-def fill(buffer: TransitionBuffer, rng: np.random.Generator, steps: int) -> None:
+def fill(buffer: TransitionBuffer, rng: np.random.Generator, steps: int, masks: Any = None) -> None:
     for _ in range(steps):
         shape = (buffer.n_envs, 3)
         observations = rng.normal(size=shape).astype(np.float32), rng.normal(size=shape).astype(np.float32)
         numbers = rng.integers(0, 4, (buffer.n_envs, 1)), rng.normal(size=buffer.n_envs)
-        buffer.add(*observations, *numbers, np.zeros(buffer.n_envs), [{}] * buffer.n_envs)
+        buffer.add(*observations, *numbers, np.zeros(buffer.n_envs), [{}] * buffer.n_envs, masks)
 
 
 def new_buffer(n_envs: int) -> TransitionBuffer:
@@ -67,8 +69,7 @@ def test_loaded_contents_and_the_first_mask_are_noticed(tmp_path):
     other.save_npz(tmp_path / "other.npz")
     buffer.load_npz(tmp_path / "other.npz")
     check_same(memory, buffer.transitions())
-    fill(buffer, rng, 1)
-    buffer.mask_last(np.ones((2, 4), bool), np.eye(4, dtype=bool)[:2])
+    fill(buffer, rng, 1, (np.ones((2, 4), bool), np.eye(4, dtype=bool)[:2]))
     check_same(memory, buffer.transitions())
     assert memory.generation == 2
 

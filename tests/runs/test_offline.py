@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from bdpi import BDPI
 from bdpi.agents import AGENTS
-from bdpi.agents.journal import Journal, Step
+from bdpi.agents.journal import Journal, Transition
 from bdpi.envs import ControlLoop
 from bdpi.runs import offline
 from bdpi.runs.config import OfflineConfig
@@ -39,7 +39,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(N):
             action = int(env.action_space.sample())
             next_seen, reward, terminated, truncated, _ = env.step(action)
-            journal.append(Step(seen, action, float(reward), next_seen, terminated, truncated))
+            journal.append(Transition(seen, action, float(reward), next_seen, terminated, truncated))
             seen = env.reset()[0] if terminated or truncated else next_seen
     return path
 
@@ -150,7 +150,7 @@ def test_the_robot_does_not_take_another_journal_for_its_own(lake, tmp_path):
         loop = ControlLoop(journal.observation_space, journal.action_space)
     with Journal(tmp_path / "other.sqlite", loop.observation_space, loop.action_space) as journal:
         for _ in range(N + 100):
-            journal.append(Step(1, 2, 0.0, 2, False, False))
+            journal.append(Transition(1, 2, 0.0, 2, False, False))
     with pytest.raises(ValueError, match=r"other\.sqlite is not the journal that this agent has written"):
         BDPI.load(tmp_path / "out" / "agent.zip", env=loop, journal=tmp_path / "other.sqlite")
     with warnings.catch_warnings():
@@ -182,7 +182,7 @@ def test_another_environment_is_refused(lake, tmp_path):
         prepare_offline(plan(lake, environment="FrozenLake8x8-v1"), tmp_path / "out")
     with Journal(tmp_path / "five.sqlite", spaces.Discrete(16), spaces.Discrete(5)) as journal:
         for _ in range(40):
-            journal.append(Step(1, 4, 0.0, 2, False, False))
+            journal.append(Transition(1, 4, 0.0, 2, False, False))
     with pytest.raises(RunError, match="action_space: n 5 there, 4 here"):
         prepare_offline(plan(tmp_path / "five.sqlite", environment="FrozenLake-v1"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -196,12 +196,12 @@ def test_what_cannot_be_learned_from(lake, tmp_path):
         prepare_offline(plan(short))
     with Journal(short) as journal:
         for _ in range(5):
-            journal.append(Step(1, 2, 0.0, 2, False, False))
+            journal.append(Transition(1, 2, 0.0, 2, False, False))
     with pytest.raises(RunError, match=r"has 5 transitions.*from 32 at a time.*--set batch_size=5"):
         prepare_offline(plan(short))
     with Journal(short) as journal:
         for _ in range(40):
-            journal.append(Step(1, 2, 0.0, 99, False, False))  # which nobody checks in such a program
+            journal.append(Transition(1, 2, 0.0, 99, False, False))  # which nobody checks in such a program
     with pytest.raises(RunError, match=r"is damaged: transition 6: the next observation .* is 99, outside"):
         prepare_offline(plan(short))
     with pytest.raises(RunError, match="there is no journal"):
@@ -266,7 +266,7 @@ def test_pictures_with_their_channels_last(tmp_path):
     space.seed(0)
     with Journal(tmp_path / "camera.sqlite", space, spaces.Discrete(2)) as journal:
         for number in range(8):
-            journal.append(Step(space.sample(), number % 2, 1.0, space.sample(), number == 7, False))
+            journal.append(Transition(space.sample(), number % 2, 1.0, space.sample(), number == 7, False))
         first = next(journal.steps()).observation
     few = {"n_critics": 1, "fit_steps": 1, "batch_size": 4, "critic_iterations": 1, "buffer_size": 8}
     session = prepare_offline(plan(tmp_path / "camera.sqlite", epochs=1, hyperparameters=few), tmp_path / "out")
@@ -281,7 +281,7 @@ def test_masks_and_dicts(tmp_path):
     mask = np.array([True, False, True])
     with Journal(tmp_path / "arm.sqlite", space, spaces.Discrete(3)) as journal:
         for number in range(40):
-            journal.append(Step(space.sample(), 0, 1.0, space.sample(), number % 9 == 8, False, 0.5, mask, mask))
+            journal.append(Transition(space.sample(), 0, 1.0, space.sample(), number % 9 == 8, False, 0.5, mask, mask))
     session = prepare_offline(plan(tmp_path / "arm.sqlite", epochs=3), tmp_path / "out")
     held = session.agent.replay_buffer.transitions()
     assert held.masks is not None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bdpi.agents import ABCDQN, AGENTS, BDPI, ActorMimic, BootstrappedDQN, EnsembleAlgorithm, TabularBDPI
+from bdpi.agents import ABCDQN, AGENTS, BDPI, ActorMimic, BootstrappedDQN, Ensemble, TabularBDPI
 from bdpi.runs.errors import RunError
 from bdpi.runs.settings import parse_settings, settable
 
@@ -41,7 +41,7 @@ def test_spaces_around_the_equals_sign_do_no_harm() -> None:
 
 
 @pytest.mark.parametrize("agent_class", AGENTS.values())
-def test_every_agent_knows_the_common_settings(agent_class: type[EnsembleAlgorithm]) -> None:
+def test_every_agent_knows_the_common_settings(agent_class: type[Ensemble]) -> None:
     texts = ["gamma=0.9", "n_critics=8", "fit_steps=3", "device=cpu", "n_threads=1", "precision=bfloat16"]
     texts += ["net_arch=[8]"]
     hyperparameters, policy_kwargs = parse_settings(texts, agent_class)

@@ -2,9 +2,9 @@
 
 from bdpi.agents.abcdqn import ABCDQN
 from bdpi.agents.actor_mimic import ActorMimic
-from bdpi.agents.base import EnsembleAlgorithm
 from bdpi.agents.bdpi import BDPI
 from bdpi.agents.bootstrapped_dqn import BootstrappedDQN
+from bdpi.agents.ensemble import Ensemble
 from bdpi.agents.evaluation import evaluate_policy
 from bdpi.agents.health import Finding, HealthWarning
 from bdpi.agents.paper import PAPER, PAPER_AGENTS
@@ -12,7 +12,7 @@ from bdpi.agents.population import Population
 from bdpi.agents.tabular_bdpi import TabularBDPI
 
 #: By the name they have on the command line.
-AGENTS: dict[str, type[EnsembleAlgorithm]] = {
+AGENTS: dict[str, type[Ensemble]] = {
     "bdpi": BDPI,
     "abcdqn": ABCDQN,
     "actor-mimic": ActorMimic,
@@ -28,7 +28,7 @@ __all__ = [
     "PAPER_AGENTS",
     "ActorMimic",
     "BootstrappedDQN",
-    "EnsembleAlgorithm",
+    "Ensemble",
     "Finding",
     "HealthWarning",
     "Population",

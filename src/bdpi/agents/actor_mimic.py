@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from bdpi.agents import checks
-from bdpi.agents.base import EnsembleAlgorithm
+from bdpi.agents.ensemble import Ensemble
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.learner.rules import Imitation
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from bdpi.agents.arguments import Settings
 
 _LOWEST_TEMPERATURE = 1e-30
 
 
-class ActorMimic(EnsembleAlgorithm):
+class ActorMimic(Ensemble):
     """BDPI's critics, and an actor that minimises the cross-entropy to their policies (Parisotto et al., 2016).
 
-    :param policy: see :class:`~bdpi.agents.base.EnsembleAlgorithm`, as for all that is not listed here
+    :param policy: see :class:`~bdpi.agents.ensemble.Ensemble`, as for all that is not listed here
     :param env: the environment to learn from
     :param learning_rate: Adam's learning rate of the critics
     :param temperature: 0 imitates the critics' greedy policies, as the paper does; more (at least 1e-30), their Softmax
@@ -33,11 +38,11 @@ class ActorMimic(EnsembleAlgorithm):
         *,
         temperature: float = 0.0,
         actor_learning_rate: float | Schedule | None = None,
-        **common: Any,
+        **settings: Unpack[Settings],
     ) -> None:
         self.temperature = temperature
         self.actor_learning_rate = actor_learning_rate
-        super().__init__(policy, env, learning_rate, **common)
+        super().__init__(policy, env, learning_rate, **settings)
 
     def _check_hyperparameters(self) -> None:
         super()._check_hyperparameters()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from bdpi.agents import checks
-from bdpi.agents.base import EnsembleAlgorithm
+from bdpi.agents.ensemble import Ensemble
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.learner.rules import Conservative
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-class BDPI(EnsembleAlgorithm):
+    from bdpi.agents.arguments import Settings
+
+
+class BDPI(Ensemble):
     """Bootstrapped Dual Policy Iteration (BDPI).
 
     An actor slowly imitates the greedy policies of several off-policy critics, each of which is trained aggressively
@@ -28,7 +33,7 @@ class BDPI(EnsembleAlgorithm):
     :param learning_rate: Adam's learning rate of the critics; may be a function of the remaining progress
     :param trust_region: delta, the KL divergence by which one critic may move the actor. Lower explores longer.
     :param actor_learning_rate: Adam's learning rate of the actor; ``learning_rate`` if None
-    :param common: what all agents have in common, see :class:`~bdpi.agents.base.EnsembleAlgorithm`: ``gamma``,
+    :param settings: what all agents have in common, see :class:`~bdpi.agents.ensemble.Ensemble`: ``gamma``,
         ``buffer_size``, ``batch_size``, ``n_critics``, ``critic_iterations``, ``policy_kwargs``, ``seed``, …
     """
 
@@ -40,11 +45,11 @@ class BDPI(EnsembleAlgorithm):
         *,
         trust_region: float = 0.01,
         actor_learning_rate: float | Schedule | None = None,
-        **common: Any,
+        **settings: Unpack[Settings],
     ) -> None:
         self.trust_region = trust_region
         self.actor_learning_rate = actor_learning_rate
-        super().__init__(policy, env, learning_rate, **common)
+        super().__init__(policy, env, learning_rate, **settings)
 
     def _check_hyperparameters(self) -> None:
         super()._check_hyperparameters()

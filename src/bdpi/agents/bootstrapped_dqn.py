@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
@@ -10,11 +10,16 @@ from bdpi.agents import checks
 from bdpi.agents.abcdqn import ABCDQN
 from bdpi.agents.policies import BDPIPolicy
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from bdpi.agents.arguments import CommonSettings
+
 
 class BootstrappedDQN(ABCDQN):
     """Bootstrapped DQN (Osband et al., 2016), as the paper configures it: one critic is trained per step, once.
 
-    :param policy: see :class:`~bdpi.agents.base.EnsembleAlgorithm`, as for all that is not listed here
+    :param policy: see :class:`~bdpi.agents.ensemble.Ensemble`, as for all that is not listed here
     :param env: the environment to learn from
     :param learning_rate: Adam's learning rate
     :param critics_per_step: how many of the critics an epoch trains, picked at random
@@ -38,7 +43,7 @@ class BootstrappedDQN(ABCDQN):
         prior_scale: float = 0.0,
         scale_observations: bool = False,
         return_size: float | None = None,
-        **common: Any,
+        **settings: Unpack[CommonSettings],
     ) -> None:
         self.prior_scale = prior_scale
         super().__init__(
@@ -50,7 +55,7 @@ class BootstrappedDQN(ABCDQN):
             critic_step_size=critic_step_size,
             scale_observations=scale_observations,
             return_size=return_size,
-            **common,
+            **settings,
         )
 
     def _check_hyperparameters(self) -> None:

@@ -11,11 +11,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
-from stable_baselines3.common.vec_env import VecNormalize
 
 from bdpi.agents.files import UNREADABLE, File
-from bdpi.agents.journal import Step
-from bdpi.agents.spaces import shift_to_zero
+from bdpi.agents.journal import Transition
+from bdpi.agents.spaces import is_zero_based, shift_to_zero
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 from bdpi.learner.scales import returns_to_go
@@ -32,6 +31,11 @@ def _map(function: Any, observations: Any) -> Any:
     if isinstance(observations, dict):
         return {key: function(part) for key, part in observations.items()}
     return function(observations)
+
+
+def _flat(array: NDArray[Any]) -> NDArray[Any]:
+    """Rows of all environments, one after the other."""
+    return array.reshape(-1, *array.shape[2:])
 
 
 if TYPE_CHECKING:
@@ -60,27 +64,63 @@ class _Transitions(_Base):
         self.n_demonstrations = 0
         #: how many transitions were ever added, and to which contents: loading replaces them
         self._added, self._contents = 0, object()
-
-    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
-        """Store one transition of each environment; all actions are allowed, unless :meth:`mask_last` says more."""
-        if self.masks is not None and self.next_masks is not None:
-            self.masks[self.pos] = self.next_masks[self.pos] = True
-        truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
-        discounts = np.array([info.get("discount", self.gamma) for info in infos])
-        self.discounts[self.pos] = discounts * (1 - np.asarray(done) * (1 - truncated))
+        self._starts_at_zero = is_zero_based(self.observation_space)
         assert isinstance(self.action_space, spaces.Discrete)
-        space, first_action = self.observation_space, int(self.action_space.start)
-        super().add(
-            shift_to_zero(obs, space), shift_to_zero(next_obs, space), action - first_action, reward, done, infos
-        )
-        self._added += self.n_envs
+        self._first_action = int(self.action_space.start)
 
-    def add_steps(self, steps: Sequence[Step]) -> None:
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: Any,
+        reward: Any,
+        done: Any,
+        infos: list[dict[str, Any]],
+        masks: tuple[BoolArray, BoolArray] | None = None,
+    ) -> None:
+        """Store one transition of each environment.
+
+        :param masks: which actions were allowed before and after it, (n_envs, n_actions) each; None: all
+        """
+        row = self.pos
+        for index, info in enumerate(infos):
+            terminated = done[index] and not info.get("TimeLimit.truncated", False)
+            self.discounts[row, index] = 0.0 if terminated else info.get("discount", self.gamma)
+            self.timeouts[row, index] = info.get("TimeLimit.truncated", False)
+        if not self._starts_at_zero:
+            space = self.observation_space
+            obs, next_obs = shift_to_zero(obs, space), shift_to_zero(next_obs, space)
+        for name, given in (("observations", obs), ("next_observations", next_obs)):
+            stored = getattr(self, name)
+            if isinstance(stored, dict):
+                for key, array in stored.items():
+                    array[row] = np.reshape(given[key], array.shape[1:])
+            else:
+                stored[row] = given.reshape(stored.shape[1:])
+        self.actions[row] = (action - self._first_action).reshape(self.n_envs, 1)
+        self.rewards[row], self.dones[row] = reward, done
+        self.pos = row + 1
+        if self.pos == self.buffer_size:
+            self.pos, self.full = 0, True
+        self._added += self.n_envs
+        if masks is not None and self.masks is None:
+            self.masks, self.next_masks = (np.ones((len(self.actions), *masks[0].shape), dtype=bool) for _ in range(2))
+        if self.masks is not None and self.next_masks is not None:
+            self.masks[row], self.next_masks[row] = (True, True) if masks is None else masks
+
+    def add_steps(self, steps: Sequence[Transition]) -> None:
         """Store one transition of each environment, as a journal has them."""
         infos: list[dict[str, Any]] = [{"TimeLimit.truncated": step.truncated} for step in steps]
         for info, step in zip(infos, steps, strict=True):
             if step.discount is not None:
                 info["discount"] = step.discount
+        masks = None
+        if any(step.mask is not None or step.next_mask is not None for step in steps):
+            assert isinstance(self.action_space, spaces.Discrete)
+            everything = np.ones(int(self.action_space.n), dtype=bool)
+            columns = [step.mask for step in steps], [step.next_mask for step in steps]
+            before, after = (np.array([everything if mask is None else mask for mask in column]) for column in columns)
+            masks = before, after
         self.add(
             _stacked([step.observation for step in steps]),
             _stacked([step.next_observation for step in steps]),
@@ -88,23 +128,8 @@ class _Transitions(_Base):
             np.array([step.reward for step in steps], dtype=np.float32),
             np.array([step.terminated or step.truncated for step in steps]),
             infos,
+            masks,
         )
-        if any(step.mask is not None or step.next_mask is not None for step in steps):
-            assert isinstance(self.action_space, spaces.Discrete)
-            everything = np.ones(int(self.action_space.n), dtype=bool)
-            pairs = [(step.mask, step.next_mask) for step in steps]
-            masks, next_masks = (
-                np.array([everything if mask is None else mask for mask in column])
-                for column in zip(*pairs, strict=True)
-            )
-            self.mask_last(masks, next_masks)
-
-    def mask_last(self, masks: BoolArray, next_masks: BoolArray) -> None:
-        """Say which actions were allowed before and after the step that was stored last, (n_envs, n_actions)."""
-        if self.masks is None or self.next_masks is None:
-            self.masks, self.next_masks = (np.ones((len(self.actions), *masks.shape), dtype=bool) for _ in range(2))
-        last = self.pos - 1 if self.pos else self.buffer_size - 1
-        self.masks[last], self.next_masks[last] = masks, next_masks
 
     def reset(self) -> None:
         """Forget all transitions but demonstrations."""
@@ -117,7 +142,7 @@ class _Transitions(_Base):
         """Number of transitions held."""
         return int(self.size()) * int(self.n_envs)
 
-    def add_demonstrations(self, steps: Sequence[Step]) -> None:
+    def add_demonstrations(self, steps: Sequence[Transition]) -> None:
         """Keep transitions apart from the others; they are never overwritten.
 
         :param steps: the last one is repeated to fill a row of all environments
@@ -141,7 +166,7 @@ class _Transitions(_Base):
         :param share: of a batch that is drawn from the demonstrations, where there are any
         """
         if self.n_demonstrations == 0:
-            return rng.integers(0, len(self), size=size)
+            return rng.integers(0, (self.buffer_size if self.full else self.pos) * self.n_envs, size=size)
         batches, batch_size = size
         shown = batch_size if len(self) == 0 else min(batch_size, round(share * batch_size))
         first = self.buffer_size * self.n_envs
@@ -176,22 +201,24 @@ class _Transitions(_Base):
 
     def transitions(self) -> Transitions:
         """All transitions held, oldest position first, without copying; demonstrations behind them."""
-        count, capacity = len(self), self.buffer_size * self.n_envs
+        capacity = self.buffer_size * self.n_envs
+        count = capacity if self.full else self.pos * self.n_envs
         if self.n_demonstrations:
             count = capacity + self.n_demonstrations
-
-        def flat(array: NDArray[Any]) -> NDArray[Any]:
-            return array.reshape(-1, *array.shape[2:])[:count]
-
+        seen, following, masks, next_masks = self.observations, self.next_observations, self.masks, self.next_masks
+        if isinstance(seen, dict) or isinstance(following, dict):
+            seen, following = (_map(lambda array: _flat(array)[:count], each) for each in (seen, following))
+        else:
+            seen, following = (array.reshape(-1, *array.shape[2:])[:count] for array in (seen, following))
         return Transitions(
-            observations=_map(flat, self.observations),
-            actions=flat(self.actions).reshape(-1),
-            rewards=flat(self.rewards),
-            discounts=flat(self.discounts),
-            next_observations=_map(flat, self.next_observations),
-            masks=None if self.masks is None else flat(self.masks),
-            next_masks=None if self.next_masks is None else flat(self.next_masks),
-            ring=Ring(self._contents, capacity, self._added) if self.n_demonstrations == 0 else None,
+            seen,
+            self.actions.reshape(-1)[:count],
+            self.rewards.reshape(-1)[:count],
+            self.discounts.reshape(-1)[:count],
+            following,
+            None if masks is None else _flat(masks)[:count],
+            None if next_masks is None else _flat(next_masks)[:count],
+            Ring(self._contents, capacity, self._added) if self.n_demonstrations == 0 else None,
         )
 
     # -- files --------------------------------------------------------------------------------------------------
@@ -329,25 +356,3 @@ class TransitionBuffer(_Transitions, ReplayBuffer):
 
 class DictTransitionBuffer(_Transitions, DictReplayBuffer):
     """The replay buffer of Dict observations."""
-
-
-def gather(transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None) -> Transitions:
-    """The transitions that ``batches`` names, copied and normalised with the current statistics of ``normalizer``."""
-    index = batches.reshape(-1)
-
-    def observations(stored: Observations) -> Observations:
-        chosen = _map(lambda array: array[index], stored)
-        return chosen if normalizer is None else normalizer.normalize_obs(chosen)
-
-    rewards = transitions.rewards[index]
-    if normalizer is not None:
-        rewards = normalizer.normalize_reward(rewards).astype(np.float32)
-    return Transitions(
-        observations(transitions.observations),
-        transitions.actions[index],
-        rewards,
-        transitions.discounts[index],
-        observations(transitions.next_observations),
-        None if transitions.masks is None else transitions.masks[index],
-        None if transitions.next_masks is None else transitions.next_masks[index],
-    )

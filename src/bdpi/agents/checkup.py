@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.agents import health
-from bdpi.agents.health import Finding, HealthWarning, Returns
+from bdpi.agents.agent_learner import mask_probabilities
+from bdpi.agents.health import Finding, HealthWarning
 from bdpi.agents.metrics import entropy_bits
-from bdpi.agents.policies import mask_probabilities
 from bdpi.learner.scales import returns_to_go, size_of
 from bdpi.learner.tabular import allowed
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-    from bdpi.agents.base import EnsembleAlgorithm
+    from bdpi.agents.collector import EpisodeRecord
+    from bdpi.agents.ensemble import Ensemble
 
 #: Epochs between two looks. One takes some milliseconds, less than 1 % of so many epochs of the smallest networks.
 LOOK_EVERY = 1000
@@ -37,69 +38,17 @@ _LATEST = 1000
 _MOST_NUMBERS = 2_000_000
 
 
-class EpisodeRecord:
-    """Returns of the first and of the last episodes, and how long the current ones have been going on.
-
-    :param n_envs: environments that are stepped together
-    :param kept: what a saved agent has kept of it; it is changed in place. Empty: nothing yet.
-    """
-
-    def __init__(self, n_envs: int, kept: dict[str, Any]) -> None:
-        self.kept = kept
-        if len(kept.get("sums", ())) != n_envs:
-            kept.update(sums=[0.0] * n_envs, steps=[0] * n_envs)
-        for name, nothing in (("count", 0), ("first", []), ("recent", []), ("low", math.inf), ("high", -math.inf)):
-            kept.setdefault(name, nothing)
-
-    def add(self, rewards: Any, dones: Any, infos: list[dict[str, Any]]) -> None:
-        """One step of each environment."""
-        sums, steps = self.kept["sums"], self.kept["steps"]
-        for index, info in enumerate(infos):
-            sums[index] += float(rewards[index])
-            steps[index] += info.get("discount") != 1.0  # the inner decisions of a continuous action take no time
-            if dones[index]:
-                self._end(sums[index])
-                sums[index], steps[index] = 0.0, 0
-
-    def _end(self, episode_return: float) -> None:
-        kept = self.kept
-        kept["count"] += 1
-        kept["low"], kept["high"] = min(kept["low"], episode_return), max(kept["high"], episode_return)
-        if len(kept["first"]) < health.N_FIRST:
-            kept["first"].append(episode_return)
-        else:
-            kept["recent"] = [*kept["recent"][1 - health.N_RECENT :], episode_return]
-
-    def begin(self, environment: int) -> None:
-        """The episode that was going on there is given up."""
-        self.kept["sums"][environment], self.kept["steps"][environment] = 0.0, 0
-
-    @property
-    def steps_without_end(self) -> int:
-        return max(self.kept["steps"])
-
-    @property
-    def count(self) -> int:
-        return int(self.kept["count"])
-
-    @property
-    def returns(self) -> Returns:
-        return Returns(self.kept["first"], self.kept["recent"], self.kept["high"])
-
-    @property
-    def differ(self) -> bool:
-        """Whether episodes were worth something different."""
-        return bool(self.kept["low"] < self.kept["high"])
-
-
 class Checkup:
     """When an agent looks at itself, what it found, and what of that was said already."""
 
     def __init__(self) -> None:
         #: by the last look
         self.findings: list[Finding] = []
+        #: there may be something to say
+        self.has_news = False
+        #: numbers of epochs at which there is no need for another look
+        self.seen_epochs = range(LOOK_EVERY)
         self._said: set[str] = set()
-        self._looked_at = 0  # epochs
         self._saw_endless = False
         #: steps that an episode may have
         self.most_steps = health.ENDLESS_STEPS
@@ -112,18 +61,20 @@ class Checkup:
         """
         if anew:
             self._said.clear()
-        self._saw_endless = False
+        self._saw_endless, self.has_news = False, True
         with contextlib.suppress(Exception):  # not every environment knows, and some live in other processes
             limit = None if env is None else env.get_attr("spec", 0)[0].max_episode_steps
             self.most_steps = max(health.ENDLESS_STEPS, 0 if limit is None else limit + 1)
 
-    def look_if_due(self, agent: EnsembleAlgorithm, every: int = LOOK_EVERY) -> None:
+    def look_if_due(self, agent: Ensemble, every: int = LOOK_EVERY) -> None:
         """Look, if so many epochs have passed since the last time. Only for who may ask the learner."""
-        if agent._n_updates < self._looked_at:  # another agent's parameters were loaded
-            self._looked_at = 0
-        if agent._n_updates >= self._looked_at + every:
-            self.findings = look(agent)
-            self._looked_at = agent._n_updates
+        last = self.seen_epochs.start
+        if agent._n_updates < last:  # another agent's parameters were loaded
+            last = 0
+        if agent._n_updates >= last + every:
+            self.findings, self.has_news = look(agent), True
+            last = agent._n_updates
+        self.seen_epochs = range(last, last + LOOK_EVERY)
 
     def after_step(self, record: EpisodeRecord) -> None:
         """Say what is new. An agent that learns after episodes only would never look at one that does not end."""
@@ -135,15 +86,16 @@ class Checkup:
 
     def say(self) -> None:
         """Warn of each finding, once."""
+        self.has_news = False
         for finding in self.findings:
             if finding.code not in self._said:
                 self._said.add(finding.code)
                 warnings.warn(f"{finding} [{finding.code}]", HealthWarning, stacklevel=2)
 
 
-def look(agent: EnsembleAlgorithm) -> list[Finding]:
+def look(agent: Ensemble) -> list[Finding]:
     """All that is found now."""
-    record, buffer = agent._record, agent.replay_buffer
+    record, buffer = agent.episodes, agent.replay_buffer
     findings = health.episode_findings(record.steps_without_end, agent._checkup.most_steps)
     if buffer is None or len(buffer) == 0:
         return findings
@@ -170,7 +122,7 @@ def look(agent: EnsembleAlgorithm) -> list[Finding]:
     return findings + health.value_findings(q, returns, agent._n_updates)
 
 
-def _scale_findings(agent: EnsembleAlgorithm) -> list[Finding]:
+def _scale_findings(agent: Ensemble) -> list[Finding]:
     """Whether scales fit what was observed, or are missing."""
     if agent._vec_normalize_env is not None or not agent.agent_learner.learns_in_units:
         return []
@@ -182,7 +134,7 @@ def _scale_findings(agent: EnsembleAlgorithm) -> list[Finding]:
     return health.scale_findings(np.zeros((rows, 0)) if flat is None else flat, reach, size)
 
 
-def values_and_returns(agent: EnsembleAlgorithm) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def values_and_returns(agent: Ensemble) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Of the latest transitions whose episodes have ended: what the critics expect, and the discounted return that
     followed, in the environment's units. After a truncation, the critics' own expectation stands for what would have
     come."""
@@ -210,7 +162,7 @@ def values_and_returns(agent: EnsembleAlgorithm) -> tuple[NDArray[np.float64], N
     return q[np.arange(len(chosen)), own.actions[chosen]], returns
 
 
-def _mean_q(agent: EnsembleAlgorithm, observations: Any) -> NDArray[np.float64]:
+def _mean_q(agent: Ensemble, observations: Any) -> NDArray[np.float64]:
     """Q-values, averaged over critics, in the environment's units: (n, n_actions)."""
     q = agent.agent_learner.q_values(_network_view(agent, observations)).astype(np.float64).mean(axis=0)
     normalizer = agent._vec_normalize_env
@@ -219,7 +171,7 @@ def _mean_q(agent: EnsembleAlgorithm, observations: Any) -> NDArray[np.float64]:
     return q
 
 
-def _network_view(agent: EnsembleAlgorithm, observations: Any) -> Any:
+def _network_view(agent: Ensemble, observations: Any) -> Any:
     return observations if agent._vec_normalize_env is None else agent._vec_normalize_env.normalize_obs(observations)
 
 

@@ -11,14 +11,14 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from bdpi.agents.checks import check_truth
-from bdpi.agents.journal import Journal, Step
+from bdpi.agents.journal import Journal, Transition
 
 
-def steps_of(dataset: Any) -> Iterator[Step]:
+def transitions_of(dataset: Any) -> Iterator[Transition]:
     """The transitions of a dataset.
 
     :param dataset: a :class:`~bdpi.agents.journal.Journal` or the path of one, a Minari dataset, a replay buffer of
-        SB3, or anything that gives :class:`~bdpi.agents.journal.Step` or tuples ``(observation, action, reward,
+        SB3, or anything that gives :class:`~bdpi.agents.journal.Transition` or tuples ``(observation, action, reward,
         next_observation, terminated, truncated)``
     :raises ValueError: when it is none of these
     """
@@ -34,14 +34,14 @@ def steps_of(dataset: Any) -> Iterator[Step]:
         yield from _of_buffer(dataset)
     elif isinstance(dataset, Iterable):
         for number, item in enumerate(dataset):
-            yield item if isinstance(item, Step) else _of_tuple(item, number)
+            yield item if isinstance(item, Transition) else _of_tuple(item, number)
     else:
         raise ValueError(
             f"demonstrations must be a journal, a Minari dataset, a replay buffer, or transitions; got {dataset!r}"
         )
 
 
-def _of_tuple(item: Any, number: int) -> Step:
+def _of_tuple(item: Any, number: int) -> Transition:
     try:
         observation, action, reward, next_observation, terminated, truncated = item
     except (TypeError, ValueError):
@@ -50,13 +50,13 @@ def _of_tuple(item: Any, number: int) -> Step:
             f"got {str(item)[:200]}"
         ) from None
     ends = check_truth("terminated", terminated), check_truth("truncated", truncated)
-    return Step(observation, action, reward, next_observation, *ends)
+    return Transition(observation, action, reward, next_observation, *ends)
 
 
-def _of_episode(episode: Any) -> Iterator[Step]:
+def _of_episode(episode: Any) -> Iterator[Transition]:
     """Minari's: one observation more than actions."""
     for t in range(len(episode.actions)):
-        yield Step(
+        yield Transition(
             _at(episode.observations, t),
             episode.actions[t],
             float(episode.rewards[t]),
@@ -66,7 +66,7 @@ def _of_episode(episode: Any) -> Iterator[Step]:
         )
 
 
-def _of_buffer(buffer: ReplayBuffer) -> Iterator[Step]:
+def _of_buffer(buffer: ReplayBuffer) -> Iterator[Transition]:
     """Oldest first; SB3's end episodes at a time limit only if told to."""
     oldest = buffer.pos if buffer.full else 0
     # With optimize_memory_usage, the newest observation is where the oldest was, which SB3 does not sample either.
@@ -75,7 +75,7 @@ def _of_buffer(buffer: ReplayBuffer) -> Iterator[Step]:
         row = (oldest + age) % buffer.buffer_size
         for env in range(buffer.n_envs):
             done, timeout = bool(buffer.dones[row, env]), bool(buffer.timeouts[row, env])
-            yield Step(
+            yield Transition(
                 _seen(buffer, _at(buffer.observations, (row, env))),
                 int(_given(buffer, buffer.actions[row, env], buffer.action_space)),
                 float(buffer.rewards[row, env]),

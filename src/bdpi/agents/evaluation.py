@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.type_aliases import GymEnv
 
-from bdpi.agents.base import EnsembleAlgorithm
 from bdpi.agents.checks import check_integer, masks_of
+from bdpi.agents.ensemble import Ensemble
 from bdpi.agents.environments import make_if_id
 
 
 def evaluate_policy(
-    model: EnsembleAlgorithm,
+    model: Ensemble,
     env: GymEnv | str,
     n_eval_episodes: int = 10,
     deterministic: bool = True,

@@ -19,7 +19,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from bdpi.agents.plain import Arrays
+from bdpi.agents.encoding import Arrays
 from bdpi.storage.atomic import refuse_journal, write_atomically
 
 FORMAT, VERSION = "bdpi agent", 1

@@ -25,7 +25,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from bdpi.agents.descriptions import describe, space_of
-from bdpi.agents.plain import Arrays
+from bdpi.agents.encoding import Arrays
 
 #: Name of the only input, where observations are not a Dict.
 SINGLE = "observation"
@@ -58,7 +58,7 @@ class ChannelsFirst:
         return pictures.transpose(0, 3, 1, 2)
 
 
-Step = Normalization | ChannelsFirst
+Change = Normalization | ChannelsFirst
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Input:
     """
 
     space: spaces.Space[Any]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Change, ...] = ()
 
     def seen(self, observations: NDArray[Any]) -> NDArray[Any]:
         """A batch of observations as the policy sees them."""
@@ -163,7 +163,7 @@ def restore_inputs(described: Any, arrays: Arrays, seen: spaces.Space[Any]) -> I
     """
     parts = inputs_of_space(seen).parts
     for key, part in described["parts"].items():
-        space, steps = space_of(part["space"]), list[Step]()
+        space, steps = space_of(part["space"]), list[Change]()
         shape = space.shape or ()
         if part["channels_last"]:
             steps.append(ChannelsFirst())
@@ -221,7 +221,7 @@ def _through(wrapper: VecEnv, inputs: _Inputs) -> _Inputs:
     return _fresh(wrapper.observation_space)
 
 
-def _then(part: Input, step: Step) -> Input:
+def _then(part: Input, step: Change) -> Input:
     return replace(part, steps=(*part.steps, step))
 
 

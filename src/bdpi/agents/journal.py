@@ -22,7 +22,7 @@ from bdpi.agents.checks import check_finite, check_in_space
 from bdpi.agents.descriptions import describe, difference
 from bdpi.agents.journal_database import JournalDatabase, JournalError
 
-__all__ = ["LARGEST_REWARD", "Journal", "JournalError", "Step"]
+__all__ = ["LARGEST_REWARD", "Journal", "JournalError", "Transition"]
 
 _CHUNK = 1000  # rows
 #: Rewards are learned from in single precision.
@@ -30,7 +30,7 @@ LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
-class Step:
+class Transition:
     """One transition.
 
     :param observation: before the action
@@ -157,7 +157,7 @@ class Journal:
             if handle is not None:
                 self._release = weakref.finalize(self, os.close, handle)
 
-    def append(self, *steps: Step) -> int:
+    def append(self, *steps: Transition) -> int:
         """Write a transition, or several, all or none; they are in the file when this returns. Returns the number of
         the last one, from 1 on.
 
@@ -177,7 +177,7 @@ class Journal:
             raise JournalError(f"another program writes {self.path}, too: give each robot a journal of its own")
         return last
 
-    def _row(self, step: Step) -> tuple[Any, ...]:
+    def _row(self, step: Transition) -> tuple[Any, ...]:
         if not abs(float(step.reward)) <= LARGEST_REWARD:
             raise ValueError(f"the reward must be finite, also in single precision, got {step.reward!r}")
         return (
@@ -216,7 +216,7 @@ class Journal:
         with self._file.explained("read"):
             return self._before + self._file.changes
 
-    def steps(self, after: int = 0) -> Iterator[Step]:
+    def steps(self, after: int = 0) -> Iterator[Transition]:
         """Transitions in their order.
 
         :param after: only those with larger numbers
@@ -231,7 +231,7 @@ class Journal:
                 yield self._decode(row)
             after = rows[-1][0]
 
-    def _decode(self, row: Sequence[Any]) -> Step:
+    def _decode(self, row: Sequence[Any]) -> Transition:
         number, seen, action, reward, discount, next_seen, terminated, truncated, mask, next_mask, environment = row
         space = self.action_space
         assert isinstance(space, spaces.Discrete)
@@ -249,7 +249,7 @@ class Journal:
         )
         if not sound:
             raise JournalError(f"{self.path} is damaged: transition {number} makes no sense")
-        step = Step(
+        step = Transition(
             self._observation(seen),
             action,
             reward,

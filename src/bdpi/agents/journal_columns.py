@@ -13,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from bdpi.agents.descriptions import describe, space_of
-from bdpi.agents.journal import LARGEST_REWARD, Journal, JournalError, Step
+from bdpi.agents.journal import LARGEST_REWARD, Journal, JournalError, Transition
 from bdpi.learner.interface import BoolArray
 
 FORMAT, VERSION = "bdpi journal", 2
@@ -126,7 +126,7 @@ class Columns:
         while some := list(itertools.islice(steps, self.rows)):
             yield self._chunk(some)
 
-    def _chunk(self, steps: list[Step]) -> Chunk:
+    def _chunk(self, steps: list[Transition]) -> Chunk:
         everything = np.ones(int(self.action_space.n), dtype=bool)
         values: dict[str, list[Any]] = {
             "actions": [step.action for step in steps],
@@ -147,14 +147,14 @@ class Columns:
             values[f"{name}s"] = [everything if mask is None else mask for mask in masks]
         return Chunk({name: np.array(values[name], column.dtype) for name, column in self.named.items()}, given)
 
-    def steps(self, chunk: Chunk) -> Iterator[Step]:
+    def steps(self, chunk: Chunk) -> Iterator[Transition]:
         """The transitions of a chunk, one by one."""
         arrays, discounts = chunk.arrays, chunk.arrays["discounts"]
         for row in range(len(chunk)):
             mask, next_mask = (
                 arrays[name][row] if chunk.given[name][row] else None for name in ("masks", "next_masks")
             )
-            yield Step(
+            yield Transition(
                 self._observation("observations", arrays, row),
                 int(arrays["actions"][row]),
                 float(arrays["rewards"][row]),

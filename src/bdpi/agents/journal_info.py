@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from bdpi.agents.checks import check_in_space
 from bdpi.agents.descriptions import describe
-from bdpi.agents.journal import Journal, JournalError, Step
+from bdpi.agents.journal import Journal, JournalError, Transition
 from bdpi.agents.journal_files import Progress
 
 
@@ -83,7 +83,7 @@ def examine(path: str | os.PathLike[str], progress: Progress = lambda done, tota
 
 
 def _read(journal: Journal, info: JournalInfo, n: int, progress: Progress) -> None:
-    last: dict[int, Step] = {}  # of each environment's episode that goes on
+    last: dict[int, Transition] = {}  # of each environment's episode that goes on
     totals: dict[int, float] = {}
     lengths: dict[int, int] = {}
     for step in journal.steps():

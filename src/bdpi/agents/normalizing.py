@@ -8,8 +8,8 @@ import numpy as np
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
-from bdpi.agents.journal import Step
-from bdpi.agents.plain import Arrays
+from bdpi.agents.encoding import Arrays
+from bdpi.agents.journal import Transition
 
 _SETTINGS = ("training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon", "norm_obs_keys")
 
@@ -51,7 +51,7 @@ def restore_normalizer(env: VecEnv, settings: dict[str, Any], arrays: Arrays) ->
     return env
 
 
-def update_normalizer(normalizer: VecNormalize, step: Step) -> None:
+def update_normalizer(normalizer: VecNormalize, step: Transition) -> None:
     """Let ``VecNormalize`` see a transition that did not come through it, as if it had."""
     if not normalizer.training:
         return

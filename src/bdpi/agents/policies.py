@@ -21,26 +21,11 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
+from bdpi.agents.agent_learner import draw, mask_probabilities
 from bdpi.agents.spaces import NativeInputs, preprocess, scaled_parts, shift_to_zero, zero_based
-from bdpi.learner.interface import BoolArray, FloatArray, IntArray
+from bdpi.learner.interface import BoolArray, FloatArray
 from bdpi.learner.native import MAX_LAYERS
 from bdpi.learner.scales import Scales
-
-
-def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
-    """One action per row, by inverting the cumulative distribution."""
-    cumulative = probabilities.cumsum(axis=1)
-    thresholds = generator.random(len(probabilities)) * cumulative[:, -1]
-    return (cumulative <= thresholds[:, None]).sum(axis=1).clip(max=probabilities.shape[1] - 1)
-
-
-def mask_probabilities(probabilities: FloatArray, masks: BoolArray | None) -> FloatArray:
-    """Without the actions that are not allowed; uniform over the allowed ones if the policy would take none of them."""
-    if masks is None:
-        return probabilities
-    kept = np.where(masks, probabilities, 0)
-    total = kept.sum(axis=1, keepdims=True)
-    return np.where(total > 0, kept / np.maximum(total, 1e-30), masks / np.maximum(masks.sum(axis=1, keepdims=True), 1))
 
 
 def to_arrays(tensors: Any) -> Any:
@@ -99,8 +84,8 @@ class BDPIPolicy(BasePolicy):
     """
 
     default_net_arch: tuple[int, ...] = (32,)
-    #: pictures, alone or among other observations, go through convolutions
-    sees_pictures = False
+    #: Adam steps per fit; one where pictures, alone or among other observations, go through convolutions
+    default_fit_steps = 20
     observation_shift: Tensor
     observation_factor: Tensor
     return_scale: Tensor
@@ -137,7 +122,8 @@ class BDPIPolicy(BasePolicy):
         self.register_buffer("observation_factor", torch.ones(sum(self.scaled_parts.values())))
         #: shift, factor, and whether they were estimated
         self.register_buffer("return_scale", torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
-        self._scales = Scales.none(len(self.observation_shift))
+        #: how networks see observations (all numbers of all parts that are scaled, side by side) and returns
+        self.scales = Scales.none(len(self.observation_shift))
         self.register_load_state_dict_post_hook(type(self)._read_scales)  # type: ignore[no-untyped-call]
         self.actor: Network | None = self._make_network(self.actor_arch)
         self._features_dim = int(self.actor.features_dim)
@@ -184,14 +170,9 @@ class BDPIPolicy(BasePolicy):
         shifts, factors = torch.split(self.observation_shift, sizes), torch.split(self.observation_factor, sizes)
         return dict(zip(self.scaled_parts, zip(shifts, factors, strict=True), strict=True))
 
-    @property
-    def scales(self) -> Scales:
-        """How networks see observations (all numbers of all parts that are scaled, side by side) and returns."""
-        return self._scales
-
-    @scales.setter
-    def scales(self, scales: Scales) -> None:
-        self._scales = scales
+    def set_scales(self, scales: Scales) -> None:
+        """Have networks see the world by other scales."""
+        self.scales = scales
         self.observation_shift.copy_(torch.as_tensor(scales.shift))
         self.observation_factor.copy_(torch.as_tensor(scales.factor))
         new = [scales.return_shift, scales.return_factor, scales.knows_returns]
@@ -201,7 +182,7 @@ class BDPIPolicy(BasePolicy):
         """After ``load_state_dict``."""
         shift, factor = (each.cpu().numpy().copy() for each in (self.observation_shift, self.observation_factor))
         return_shift, return_factor, knows_returns = self.return_scale.tolist()
-        self._scales = Scales(shift, factor, return_shift, return_factor, bool(knows_returns))
+        self.scales = Scales(shift, factor, return_shift, return_factor, bool(knows_returns))
 
     def native_inputs(self) -> NativeInputs | None:
         """How to feed the native learner, or None where the networks are more than multi-layer perceptrons."""
@@ -287,7 +268,7 @@ class CnnPolicy(BDPIPolicy):
     """
 
     default_net_arch = (256,)
-    sees_pictures = True
+    default_fit_steps = 1
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if kwargs.setdefault("features_extractor_class", Convolutions) is not Convolutions:
@@ -304,4 +285,5 @@ class MultiInputPolicy(BDPIPolicy):
         kwargs.setdefault("features_extractor_class", CombinedExtractor)
         super().__init__(*args, **kwargs)
         parts = self.observation_space.spaces.values() if isinstance(self.observation_space, spaces.Dict) else ()
-        self.sees_pictures = any(is_image_space(part) for part in parts)
+        if any(is_image_space(part) for part in parts):
+            self.default_fit_steps = 1

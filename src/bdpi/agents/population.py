@@ -21,7 +21,7 @@ from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from bdpi.agents import checks
-from bdpi.agents.base import EnsembleAlgorithm
+from bdpi.agents.ensemble import Ensemble
 from bdpi.agents.files import class_of
 from bdpi.envs.drawing import prepare_drawing_of
 from bdpi.learner import fused, nvrtc
@@ -62,7 +62,7 @@ class Population:
 
     def __init__(
         self,
-        agent_class: type[EnsembleAlgorithm],
+        agent_class: type[Ensemble],
         env: Maker,
         n: int,
         configs: Sequence[Mapping[str, Any]] | None = None,
@@ -75,7 +75,7 @@ class Population:
         _check_count(n, configs)
         checks.check_integer("seed", seed, 0)
         _check_maker(env)
-        if not (isinstance(agent_class, type) and issubclass(agent_class, EnsembleAlgorithm)):
+        if not (isinstance(agent_class, type) and issubclass(agent_class, Ensemble)):
             raise ValueError(f"agent_class must be bdpi.BDPI or another agent of this package, got {agent_class!r}")
         self._begin(int(n), device)
         for number in range(n):
@@ -88,7 +88,7 @@ class Population:
         folder: str | Path,
         env: Maker,
         *,
-        agent_class: type[EnsembleAlgorithm] | None = None,
+        agent_class: type[Ensemble] | None = None,
         device: torch.device | str = "cuda",
         **changes: Any,
     ) -> Population:
@@ -116,14 +116,14 @@ class Population:
 
     def _begin(self, n: int, device: torch.device | str) -> None:
         """Make room for n agents."""
-        self.agents: list[EnsembleAlgorithm] = []
+        self.agents: list[Ensemble] = []
         self._place = _place(device)
         self._cohorts = Cohorts(n, self._place)
         self._members: list[list[Member]] = []
         self._lock = threading.Lock()
         self._ended: list[threading.Event] = []
 
-    def _add(self, env: Maker, make: Callable[[gym.Env[Any, Any]], EnsembleAlgorithm]) -> None:
+    def _add(self, env: Maker, make: Callable[[gym.Env[Any, Any]], Ensemble]) -> None:
         """Make an agent, and its environment."""
         with self._cohorts.making() as members:
             made = _make(env, self.agents)
@@ -262,7 +262,7 @@ def _check_maker(env: Any) -> None:
         raise ValueError(f"{wanted}, got {env!r}")
 
 
-def _make(env: Maker, others: list[EnsembleAlgorithm]) -> gym.Env[Any, Any]:
+def _make(env: Maker, others: list[Ensemble]) -> gym.Env[Any, Any]:
     """The environment of an agent.
 
     :param others: agents that have one
@@ -279,7 +279,7 @@ def _make(env: Maker, others: list[EnsembleAlgorithm]) -> gym.Env[Any, Any]:
     return made if is_wrapped(made, Monitor) else Monitor(made)
 
 
-def _check_autosave(agent: EnsembleAlgorithm, others: list[EnsembleAlgorithm]) -> None:
+def _check_autosave(agent: Ensemble, others: list[Ensemble]) -> None:
     """Whether an agent has a file of its own to save itself to."""
     files = [Path(other.autosave).absolute() for other in others if other.autosave is not None]
     if agent.autosave is not None and Path(agent.autosave).absolute() in files:
@@ -312,12 +312,12 @@ def _place(device: Any) -> torch.device:
 
 
 def _agent(
-    agent_class: type[EnsembleAlgorithm],
+    agent_class: type[Ensemble],
     policy: str,
     place: torch.device,
     arguments: dict[str, Any],
     env: gym.Env[Any, Any],
-) -> EnsembleAlgorithm:
+) -> Ensemble:
     """An agent whose networks are at a place, unless they are small, which are faster on the CPU."""
     if "device" in arguments:
         return agent_class(policy, env, **arguments)
@@ -327,7 +327,7 @@ def _agent(
     return agent
 
 
-def monitor_of(agent: EnsembleAlgorithm) -> Monitor[Any, Any]:
+def monitor_of(agent: Ensemble) -> Monitor[Any, Any]:
     """What counts the episodes of an agent of a population."""
     monitor = unwrap_wrapper(agent.get_env().envs[0], Monitor)  # type: ignore[union-attr]
     assert isinstance(monitor, Monitor)
@@ -346,7 +346,7 @@ def _saved(folder: Path) -> list[Path]:
     return files
 
 
-def _class_in(file: Path) -> type[EnsembleAlgorithm]:
+def _class_in(file: Path) -> type[Ensemble]:
     """The class of a saved agent."""
     from bdpi.agents import AGENTS
 

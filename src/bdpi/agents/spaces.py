@@ -36,6 +36,13 @@ def shift_to_zero(observations: Any, space: spaces.Space[Any]) -> Any:
     return observations
 
 
+def is_zero_based(space: spaces.Space[Any]) -> bool:
+    """Whether :func:`shift_to_zero` has nothing to do."""
+    if isinstance(space, spaces.Dict):
+        return all(map(is_zero_based, space.spaces.values()))
+    return not (isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start))
+
+
 def channels_first(observation: Any, space: spaces.Space[Any]) -> Any:
     """One observation with its pictures as the networks take them, whichever way they come; as SB3's ``predict`` does.
 
@@ -86,6 +93,8 @@ class NativeInputs:
         image = normalize_images and is_image_space(space)
         #: the replay memory can be read in place
         self.direct = self.one_hot or (isinstance(space, spaces.Box) and space.dtype == np.float32 and not image)
+        #: inputs are the numbers of observations, side by side
+        self.is_float = self.direct and not self.one_hot
 
     @property
     def size(self) -> int:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gymnasium import spaces
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
+from bdpi.agents.agent_learner import AgentLearner
 from bdpi.agents.bdpi import BDPI
-from bdpi.agents.learners import AgentLearner, tabular_learner
+from bdpi.agents.learners import tabular_learner
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.learner.rules import check_rule
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from bdpi.agents.arguments import Settings
 
 
 class TabularBDPI(BDPI):
@@ -29,12 +35,11 @@ class TabularBDPI(BDPI):
         learning_rate: float | Schedule = 1e-4,
         *,
         trust_region: float = 0.05,
-        **others: Any,
+        actor_learning_rate: float | Schedule | None = None,
+        **settings: Unpack[Settings],
     ) -> None:
-        super().__init__(policy, env, learning_rate, trust_region=trust_region, **others)
-
-    def _estimate_scales(self) -> None:
-        """Tables learn as well in any unit."""
+        arguments = policy, env, learning_rate
+        super().__init__(*arguments, trust_region=trust_region, actor_learning_rate=actor_learning_rate, **settings)
 
     def _check_hyperparameters(self) -> None:
         super()._check_hyperparameters()

@@ -11,7 +11,7 @@ import typer
 from bdpi.commands.console import say
 
 if TYPE_CHECKING:
-    from bdpi.agents import EnsembleAlgorithm
+    from bdpi.agents import Ensemble
 
 N_COMPARED = 1000
 
@@ -99,7 +99,7 @@ def _has_environment(folder: Path) -> bool:
         return False
 
 
-def _load(file: Path) -> EnsembleAlgorithm:
+def _load(file: Path) -> Ensemble:
     """An agent of any class, as ``agent.save`` wrote it."""
     from bdpi.agents import AGENTS
     from bdpi.agents.files import class_of
@@ -115,7 +115,7 @@ def _load(file: Path) -> EnsembleAlgorithm:
         raise RunError(one_line(error)) from None
 
 
-def _write(agent: EnsembleAlgorithm, out: Path, chosen: FormatName) -> str:
+def _write(agent: Ensemble, out: Path, chosen: FormatName) -> str:
     """Write the file.
 
     :return: how it compares with the agent

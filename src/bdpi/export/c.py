@@ -27,7 +27,7 @@ from bdpi.export.inputs import MASKS_ARE_NOT_EXPORTED, exportable_actor, inputs_
 from bdpi.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
-    from bdpi.agents import EnsembleAlgorithm
+    from bdpi.agents import Ensemble
 
 _WIDTH = 120
 _LARGEST_STATE = 1 << 24  # above, floats are further apart than 1
@@ -37,7 +37,7 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
 }
 
 
-def export_c(agent: EnsembleAlgorithm, path: str | os.PathLike[str], name: str | None = None) -> None:
+def export_c(agent: Ensemble, path: str | os.PathLike[str], name: str | None = None) -> None:
     """Write an agent's actor, with all that comes before it, as one C99 header without dependencies.
 
     The header has ``static const float`` weights and two functions::
@@ -63,7 +63,7 @@ def export_c(agent: EnsembleAlgorithm, path: str | os.PathLike[str], name: str |
     write_atomically(target, text.encode("ascii"))
 
 
-def c_header(agent: EnsembleAlgorithm, name: str = "policy") -> str:
+def c_header(agent: Ensemble, name: str = "policy") -> str:
     """What :func:`export_c` writes.
 
     :param name: what the names in the header begin with
@@ -114,7 +114,7 @@ def _identifier(stem: str) -> str:
 # -- what is exported
 
 
-def _only_input(agent: EnsembleAlgorithm) -> Input:
+def _only_input(agent: Ensemble) -> Input:
     """:raises ValueError: for observations that the header cannot take"""
     remedy = "the C header takes Box and Discrete observations; everything else can be exported as ONNX"
     if isinstance(agent.observation_space, spaces.Dict):
@@ -154,7 +154,7 @@ def _normalization(part: Input) -> Normalization | None:
     return next((step for step in part.steps if isinstance(step, Normalization)), None)
 
 
-def _arrays(agent: EnsembleAlgorithm, part: Input, layers: list[nn.Linear]) -> dict[str, NDArray[Any]]:
+def _arrays(agent: Ensemble, part: Input, layers: list[nn.Linear]) -> dict[str, NDArray[Any]]:
     """The constants, by the end of their names."""
     arrays: dict[str, NDArray[Any]] = {}
     for shift, factor in agent.policy.scales_of_parts().values():

@@ -10,7 +10,7 @@ from bdpi.agents.inputs import Inputs, inputs_from, inputs_of_space
 from bdpi.agents.policies import BDPIPolicy, Network
 
 if TYPE_CHECKING:
-    from bdpi.agents import EnsembleAlgorithm
+    from bdpi.agents import Ensemble
 
 
 MASKS_ARE_NOT_EXPORTED = (
@@ -19,15 +19,15 @@ MASKS_ARE_NOT_EXPORTED = (
 )
 
 
-def exportable_actor(agent: EnsembleAlgorithm) -> Network:
+def exportable_actor(agent: Ensemble) -> Network:
     """The actor of an agent.
 
     :raises ValueError: when there is none, or when it is more than a network behind the usual preprocessing
     """
-    from bdpi.agents import EnsembleAlgorithm
+    from bdpi.agents import Ensemble
 
     name = type(agent).__name__
-    if not isinstance(agent, EnsembleAlgorithm):
+    if not isinstance(agent, Ensemble):
         raise ValueError(f"{name} is not an agent of this package: only policies of BDPI and ActorMimic are exported")
     policy = agent.policy
     if policy.actor is None:
@@ -45,7 +45,7 @@ def exportable_actor(agent: EnsembleAlgorithm) -> Network:
     return policy.actor
 
 
-def inputs_of(agent: EnsembleAlgorithm) -> Inputs:
+def inputs_of(agent: Ensemble) -> Inputs:
     """The inputs of an agent's exported policy, see :func:`~bdpi.agents.inputs.inputs_from`.
 
     An agent that was loaded without an environment has them from its file.

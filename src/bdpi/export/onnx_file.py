@@ -20,7 +20,7 @@ from bdpi.storage.atomic import write_atomically
 if TYPE_CHECKING:
     import onnx
 
-    from bdpi.agents import EnsembleAlgorithm
+    from bdpi.agents import Ensemble
     from bdpi.export.graph import Graph
 
 REMEDY = 'pip install "bdpi[export]"'
@@ -29,7 +29,7 @@ PROBABILITIES, ACTION = "probabilities", "action"
 TOLERANCE = 1e-4
 
 
-def export_onnx(agent: EnsembleAlgorithm, path: str | os.PathLike[str]) -> None:
+def export_onnx(agent: Ensemble, path: str | os.PathLike[str]) -> None:
     """Write an agent's actor, with all that comes before it, as an ONNX file.
 
     The graph takes observations as the environment gives them, with a first axis of any length n, and of the space's
@@ -61,7 +61,7 @@ def export_onnx(agent: EnsembleAlgorithm, path: str | os.PathLike[str]) -> None:
     write_atomically(target, model.SerializeToString(deterministic=True))
 
 
-def onnx_model(agent: EnsembleAlgorithm) -> onnx.ModelProto:
+def onnx_model(agent: Ensemble) -> onnx.ModelProto:
     """What :func:`export_onnx` writes."""
     try:
         import onnx
@@ -125,7 +125,7 @@ def input_names(inputs: dict[str, Input]) -> dict[str, str]:
     }
 
 
-def _metadata(agent: EnsembleAlgorithm, inputs: Inputs) -> dict[str, str]:
+def _metadata(agent: Ensemble, inputs: Inputs) -> dict[str, str]:
     is_dict = isinstance(agent.observation_space, spaces.Dict)
     taken = {key: part.space for key, part in inputs.parts.items()}
     space = spaces.Dict(taken) if is_dict else next(iter(taken.values()))
@@ -196,7 +196,7 @@ def _equal(graph: Graph, values: str, numbers: Any) -> str:
     return _cast(graph, graph.add("Equal", values, graph.constant(numbers, np.int64, "numbers")), np.float32)
 
 
-def check_onnx(agent: EnsembleAlgorithm, path: str | os.PathLike[str], n: int = 1000, seed: int = 0) -> float:
+def check_onnx(agent: Ensemble, path: str | os.PathLike[str], n: int = 1000, seed: int = 0) -> float:
     """Compare an exported file with the agent's own predictions, on random observations, in ONNX Runtime.
 
     :param agent: that was exported

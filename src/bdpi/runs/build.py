@@ -18,7 +18,7 @@ from bdpi.runs.presets import preset_of
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from bdpi.agents import EnsembleAlgorithm as Agent
+    from bdpi.agents import Ensemble as Agent
 
 Config = TypeVar("Config", bound=BaseConfig)
 

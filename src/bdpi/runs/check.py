@@ -19,7 +19,7 @@ from bdpi.runs.errors import RunError, named, one_line
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from bdpi.agents import EnsembleAlgorithm as Agent
+    from bdpi.agents import Ensemble as Agent
     from bdpi.agents.health import Finding
 
 #: Enough random episodes and steps to see what is usual; a slow environment gets so many seconds instead.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
     from stable_baselines3.common.vec_env import VecEnv
 
-    from bdpi.agents import EnsembleAlgorithm as Agent
+    from bdpi.agents import Ensemble as Agent
     from bdpi.agents.journal import Journal
 
 TEST_EPISODES = 10
@@ -204,8 +204,8 @@ def _fill(agent: Agent, journal: Journal, n: int, tick: Tick) -> None:
             )
         agent.replay_buffer.add_steps([step])
         tick(done, n - skipped)
-    agent.num_timesteps = agent._journaled = journal.last
-    agent._journal_id = journal.id
+    agent.num_timesteps = agent.collector.journaled = journal.last
+    agent.collector.journal_id = journal.id
 
 
 class OfflineDriver(Driver):

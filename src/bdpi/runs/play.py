@@ -20,7 +20,7 @@ from bdpi.runs.video import Film, Filmed, has_display, no_window
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-    from bdpi.agents import EnsembleAlgorithm as Agent
+    from bdpi.agents import Ensemble as Agent
 
 
 def open_agent(folder: RunFolder, render_mode: str | None = None, film: Film | None = None) -> Agent:
@@ -67,7 +67,7 @@ def steps(agent: Agent, environment: VecEnv, *, deterministic: bool) -> Iterator
 
     :param environment: one, in a Monitor.
     """
-    from bdpi.agents import EnsembleAlgorithm
+    from bdpi.agents import Ensemble
     from bdpi.agents.checks import masks_of
 
     observations: Any = environment.reset()
@@ -75,7 +75,7 @@ def steps(agent: Agent, environment: VecEnv, *, deterministic: bool) -> Iterator
     n_steps, state, begins = 0, None, np.ones(environment.num_envs, dtype=bool)
     while True:
         # Stable-Baselines3's own algorithms know nothing of masks.
-        known = isinstance(agent, EnsembleAlgorithm)
+        known = isinstance(agent, Ensemble)
         masks: dict[str, Any] = {"action_masks": masks_of(infos, agent.action_space, n_steps)} if known else {}
         actions, state = agent.predict(observations, state, begins, deterministic, **masks)
         observations, _, dones, infos = environment.step(actions)

@@ -19,7 +19,7 @@ from bdpi.runs.versions import origin
 if TYPE_CHECKING:
     from stable_baselines3.common.monitor import Monitor
 
-    from bdpi.agents import EnsembleAlgorithm, Population
+    from bdpi.agents import Ensemble, Population
 
 # Arguments that say where and how an agent works, not how it learns.
 _NOT_SETTINGS = {
@@ -91,7 +91,7 @@ def store_population(population: Population, folder: str | Path, environment: st
     return [run.path for run in runs]
 
 
-def _name(agent: EnsembleAlgorithm) -> str:
+def _name(agent: Ensemble) -> str:
     """As ``bdpi train`` calls it."""
     from bdpi.agents import AGENTS
 
@@ -101,7 +101,7 @@ def _name(agent: EnsembleAlgorithm) -> str:
     raise RunError(f"{type(agent).__name__} is no agent of this package ({', '.join(AGENTS)}), bdpi could not load it")
 
 
-def _settings(agent: EnsembleAlgorithm) -> dict[str, Any]:
+def _settings(agent: Ensemble) -> dict[str, Any]:
     """Its hyper-parameters, by the names of its arguments, wherever it has them from; of schedules their names."""
     from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 

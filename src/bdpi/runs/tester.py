@@ -18,7 +18,7 @@ from bdpi.runs.episodes import Episode, append_to_monitor, trim_monitor
 from bdpi.runs.play import steps
 
 if TYPE_CHECKING:
-    from bdpi.agents import EnsembleAlgorithm as Agent
+    from bdpi.agents import Ensemble as Agent
 
 _STREAM = 3  # mixed into the seed, so that tests do not repeat the episodes of training
 

@@ -34,7 +34,7 @@ from bdpi.runs.session import Content, Driver, Session, circumstances, new_statu
 from bdpi.runs.settings import defaults_of
 
 if TYPE_CHECKING:
-    from bdpi.agents import EnsembleAlgorithm as Agent
+    from bdpi.agents import Ensemble as Agent
 
 _FILES = ("journal", "autosave")  # of an agent, beside those in its run's folder
 _NO_END = 10**12  # steps; learn() wants a number, but the Recorder ends the run

@@ -1,0 +1,258 @@
+"""Saving and loading agents: one file, without code in it.
+
+What is saved is declared where it is kept: by the arguments of an agent's constructor, and by ``saved``, the names and
+types of attributes of an agent's classes and of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.utils import check_for_correct_spaces
+
+from bdpi.agents.arguments import settings_of, unknown
+from bdpi.agents.encoding import Arrays, Foreign, decode, encode
+from bdpi.agents.environments import make_if_id
+from bdpi.agents.files import File, read_agent, read_parameters, write_agent
+from bdpi.agents.inputs import Inputs, describe_inputs, inputs_from, restore_inputs
+from bdpi.agents.normalizing import describe_normalizer, restore_normalizer
+
+if TYPE_CHECKING:
+    from bdpi.agents.ensemble import Ensemble
+
+AnyAgent = TypeVar("AnyAgent", bound="Ensemble")
+
+#: What comes out of a file whose parts are missing, garbled, or do not fit together.
+_UNLOADABLE = (
+    KeyError,
+    IndexError,
+    TypeError,
+    RuntimeError,
+    AssertionError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    EOFError,
+)
+#: Where arguments are kept whose attributes have other names.
+_ATTRIBUTES = {"learner": "learner_choice", "stats_window_size": "_stats_window_size"}
+#: Arguments that are given anew when an agent is loaded.
+_GIVEN_ANEW = {"journal", "autosave"}
+_TYPES: dict[str, type] = {each.__name__: each for each in (bool, int, float, str, dict)}
+
+
+def declared(agent_class: type[Ensemble]) -> dict[str, type]:
+    """Names of all attributes of an agent that are saved, with the type of their values (``object``: any)."""
+    found: dict[str, type] = {}
+    for name, argument in settings_of(agent_class).items():
+        by_annotation = _TYPES.get(str(argument.annotation).partition(" ")[0].partition("[")[0], object)
+        is_known = argument.default not in (None, argument.empty)
+        if name not in _GIVEN_ANEW:
+            found[_ATTRIBUTES.get(name, name)] = type(argument.default) if is_known else by_annotation
+    for each in agent_class.__mro__:
+        found |= vars(each).get("saved", {})
+    return found
+
+
+# -- saving
+
+
+def save_agent(agent: Ensemble, path: File, exclude: Iterable[str], include: Iterable[str], buffer: bool) -> None:
+    """See :meth:`bdpi.agents.ensemble.Ensemble.save`."""
+    names = (declared(type(agent)).keys() - set(exclude)) | set(include)
+    arrays: Arrays = {}
+    parts: dict[str, Arrays] = {}
+    with agent.learning_held():
+        with agent.learning_paused():  # for a moment: ``observe`` waits for it
+            agent._settle()
+            values = {name: value for name, value in vars(agent).items() if name in names}
+            values |= {
+                f"_{name}": {attribute: getattr(part, attribute) for attribute in part.saved}
+                for name, part in ((name, getattr(agent, name)) for name in agent.parts)
+            }
+            attributes = {name: encode(value, arrays, f"attributes.{name}") for name, value in values.items()}
+            normalizer, statistics = None, agent.get_vec_normalize_env()
+            if statistics is not None:
+                normalizer, parts["normalizer"] = describe_normalizer(statistics)
+            elif agent.kept_normalizer is not None:
+                normalizer, parts["normalizer"] = agent.kept_normalizer
+            inputs, known_inputs = None, _inputs_of(agent)
+            if known_inputs is not None:
+                inputs, parts["inputs"] = describe_inputs(known_inputs)
+            arrays = _copies({**arrays, **_joined(parts)})
+        # The rest is large, and only learning changes it.
+        policy = {name: tensor.cpu().numpy() for name, tensor in agent.policy.state_dict().items()}
+        large = {"learner": agent.agent_learner.learner.state_dict(), "policy": policy}
+        if buffer:
+            large["replay"] = agent.replay_buffer.held()
+        arrays |= _copies(_joined(large))
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(
+                f"the agent is not saved, because {name} holds numbers that are not finite: learning has diverged"
+            )
+    about: dict[str, Any] = {"class": type(agent).__name__, "bdpi": _version(), "parts": [*large, *parts]}
+    about |= {"normalizer": normalizer, "inputs": inputs}
+    write_agent(path, {**about, "attributes": attributes}, arrays)
+
+
+def _inputs_of(agent: Ensemble) -> Inputs | None:
+    env = agent.get_env()
+    if env is None:
+        return agent.kept_inputs
+    try:
+        return inputs_from(env)
+    except ValueError:  # wrappers in an order that cannot be exported; an agent can be saved all the same
+        return None
+
+
+def _version() -> str:
+    try:
+        return version_of("bdpi")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _joined(parts: dict[str, Arrays]) -> Arrays:
+    return {f"{part}.{name}": array for part, named in parts.items() for name, array in named.items()}
+
+
+def _copies(arrays: Arrays) -> Arrays:
+    return {name: array.copy(order="C") for name, array in arrays.items()}
+
+
+# -- loading
+
+
+def load_agent(
+    agent_class: type[AnyAgent],
+    path: File,
+    env: GymEnv | str | None,
+    device: torch.device | str,
+    custom_objects: dict[str, Any],
+    force_reset: bool,
+    changes: dict[str, Any],
+) -> AnyAgent:
+    """See :meth:`bdpi.agents.ensemble.Ensemble.load`."""
+    document, arrays = read_agent(path, agent_class.__name__)
+    try:
+        return _from_file(agent_class, document, arrays, env, device, custom_objects, force_reset, changes)
+    except _UNLOADABLE as error:
+        raise ValueError(f"{path} is damaged, or of another kind of agent: {error}") from error
+
+
+def load_parameters(path: File) -> dict[str, dict[str, torch.Tensor]]:
+    """Of networks and learner, as ``get_parameters`` has them, of a saved agent of any class."""
+    arrays = read_parameters(path)
+    return {
+        name: {key: torch.from_numpy(array) for key, array in _part_of(arrays, part).items()}
+        for name, part in (("policy", "policy"), ("agent_learner", "learner"))
+    }
+
+
+def _from_file(
+    agent_class: type[AnyAgent],
+    document: dict[str, Any],
+    arrays: Arrays,
+    env: GymEnv | str | None,
+    device: torch.device | str,
+    custom_objects: dict[str, Any],
+    force_reset: bool,
+    changes: dict[str, Any],
+) -> AnyAgent:
+    data = {
+        name: custom_objects[name] if name in custom_objects else decode(value, arrays)
+        for name, value in document["attributes"].items()
+    }
+    _check_sizes(data, arrays)
+    changes = {_ATTRIBUTES.get(name, name): value for name, value in changes.items()}
+    data |= changes
+    _check_brought_along(data)
+    vec_env = None
+    if env is not None:
+        vec_env = agent_class._wrap_env(make_if_id(env), data["verbose"])
+        if document.get("normalizer") is not None:
+            vec_env = restore_normalizer(vec_env, document["normalizer"], _part_of(arrays, "normalizer"))
+        check_for_correct_spaces(vec_env, data["observation_space"], data["action_space"])
+        if data["n_envs"] != vec_env.num_envs:  # what was decided for an episode was so for other environments
+            data["_begun"], data["_collector"]["masks"] = False, None
+            data["_episodes"] |= {"sums": [0.0] * vec_env.num_envs, "steps": [0] * vec_env.num_envs}
+        data["n_envs"] = vec_env.num_envs
+        if force_reset:  # before training goes on; an environment is not in the file
+            data["_last_obs"] = None
+    agent = agent_class(data["policy_class"], vec_env, device=device, _init_setup_model=False)  # type: ignore[arg-type]
+    names = declared(agent_class)
+    strange = changes.keys() - document["attributes"].keys() - names.keys() - vars(agent).keys()
+    if strange:
+        raise ValueError(unknown(agent_class, strange, "load"))
+    check_types({name: value for name, value in data.items() if name not in custom_objects | changes}, names)
+    states = {name: data.pop(f"_{name}") for name in agent.parts}
+    vars(agent).update(data)
+    if vec_env is None and document.get("normalizer") is not None:
+        agent.kept_normalizer = document["normalizer"], _part_of(arrays, "normalizer")
+    if vec_env is None and document.get("inputs") is not None:
+        agent.kept_inputs = restore_inputs(document["inputs"], _part_of(arrays, "inputs"), data["observation_space"])
+    agent.journal = None  # until the replay memory is there
+    agent._setup_model()
+    for name, state in states.items():
+        part = getattr(agent, name)
+        check_types(state, part.saved)
+        vars(part).update({attribute: state[attribute] for attribute in part.saved})
+    parts = {part: _part_of(arrays, part) for part in document["parts"]}
+    agent.policy.load_state_dict({name: torch.from_numpy(array) for name, array in parts["policy"].items()})
+    agent.agent_learner.learner.load_state_dict(parts["learner"])
+    if "replay" in parts:
+        agent.replay_buffer.take_over(parts["replay"], "the file")
+    agent.journal = changes.get("journal")
+    if agent.journal is not None:
+        agent._open_journal(agent.journal)
+    return agent
+
+
+def _part_of(arrays: Arrays, part: str) -> Arrays:
+    return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
+
+
+def _check_sizes(data: dict[str, Any], arrays: Arrays) -> None:
+    """Whether the file has as many networks as it says, before they are made.
+
+    :raises ValueError: if it does not
+    """
+    held = len(arrays["learner.active"])
+    if data["n_critics"] != held:
+        raise ValueError(f"the file is damaged: it says that n_critics is {data['n_critics']!r}, and holds {held}")
+
+
+def check_types(values: dict[str, Any], wanted: dict[str, type]) -> None:
+    """Whether values have the types that they were declared with.
+
+    :raises ValueError: if one has not
+    """
+    for name, value in values.items():
+        kind = wanted.get(name, object)
+        fits = type(value) is kind or (kind is float and type(value) is int)
+        if not (fits or kind is object or value is None or callable(value)):
+            raise ValueError(f"the file is damaged: {name} is {str(value)[:100]!r}, not a {kind.__name__}")
+
+
+def _check_brought_along(data: dict[str, Any]) -> None:
+    """:raises ValueError: when something is missing that a file cannot hold"""
+
+    def look(name: str, value: Any) -> None:
+        if isinstance(value, Foreign):
+            raise ValueError(
+                f"{name} was {value.what}, which a file cannot hold without running code when it is read: "
+                f'give load(..., custom_objects={{"{name.partition("[")[0]}": ...}})'
+            )
+        if isinstance(value, dict):
+            for key, part in value.items():
+                look(f"{name}[{key!r}]", part)
+
+    for name, value in data.items():
+        look(name, value)

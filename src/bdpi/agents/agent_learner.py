@@ -1,0 +1,240 @@
+"""Between an agent and its networks: what they see of observations, what they say in the user's units, how they act."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
+
+from bdpi.agents.spaces import NativeInputs, is_zero_based, scaled, shift_to_zero
+from bdpi.learner import Learner, Transitions
+from bdpi.learner.functional import bind_parameters
+from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
+from bdpi.learner.perceptron import Perceptron
+from bdpi.learner.scales import FAR, Scales, rescale_critics
+from bdpi.learner.tabular import TabularLearner, allowed
+
+if TYPE_CHECKING:
+    from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+    from bdpi.agents.policies import BDPIPolicy
+
+
+def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
+    """One action per row, by inverting the cumulative distribution."""
+    cumulative = probabilities.cumsum(axis=1)
+    if len(probabilities) == 1:  # the same, more quickly
+        (row,) = cumulative.tolist()
+        return np.array([min(bisect.bisect_right(row, generator.random() * row[-1]), len(row) - 1)])
+    thresholds = generator.random(len(probabilities)) * cumulative[:, -1]
+    below: IntArray = np.add.reduce(cumulative <= thresholds[:, None], axis=1)
+    return np.minimum(below, probabilities.shape[1] - 1)
+
+
+def mask_probabilities(probabilities: FloatArray, masks: BoolArray | None) -> FloatArray:
+    """Without the actions that are not allowed; uniform over the allowed ones if the policy would take none of them."""
+    if masks is None:
+        return probabilities
+    kept = np.where(masks, probabilities, 0)
+    total = kept.sum(axis=1, keepdims=True)
+    return np.where(total > 0, kept / np.maximum(total, 1e-30), masks / np.maximum(masks.sum(axis=1, keepdims=True), 1))
+
+
+class AgentLearner:
+    """A learner, and the way from an agent's observations to its inputs.
+
+    :param learner: any learner
+    :param inputs: from replay arrays to the learner's arrays; None where it takes the replay arrays themselves
+    :param policy: whose networks are trained; has their scales
+    :param has_actor: the agent follows an actor; else it follows its critics
+    """
+
+    def __init__(self, learner: Learner, inputs: NativeInputs | None, policy: BDPIPolicy, has_actor: bool) -> None:
+        self.learner = learner
+        self.has_actor = has_actor
+        self._policy = policy
+        #: networks do; tables learn as well in any
+        self.learns_in_units = not isinstance(learner, TabularLearner)
+        #: that the policy's network shares with the learner, which changes them
+        self.actor_parameters: torch.Tensor | None = None
+        self._inputs = inputs
+        self._unscaled = None if inputs is None else Scales.none(inputs.size)
+        self._space = policy.observation_space
+        self._starts_at_zero = is_zero_based(self._space)
+        #: the actor that acts, in NumPy, where it is a perceptron on the CPU, and how it sees observations
+        self._acting: tuple[Perceptron, NativeInputs] | None = None
+
+    # -- acting -------------------------------------------------------------------------------------------------
+
+    def act_with(self, parameters: torch.Tensor) -> None:
+        """Have the policy act with these parameters of the actor, which may change from now on."""
+        policy = self._policy
+        assert policy.actor is not None
+        bind_parameters(policy.actor, parameters)
+        inputs = policy.native_inputs() if parameters.device.type == "cpu" else None
+        if inputs is None:
+            self._acting = None
+            return
+        sizes = [inputs.size, *policy.actor_arch, policy.n_actions]
+        self._acting = Perceptron(parameters.numpy(), sizes, inputs.one_hot, policy.activation_fn is nn.Tanh), inputs
+
+    def probabilities(self, observations: Any) -> FloatArray:
+        """pi(.|s) of the policy for a batch of observations, (n, n_actions); quickly, if its actor is a perceptron."""
+        if self._acting is None:
+            return self._policy.probabilities(observations)
+        network, inputs = self._acting
+        rows = observations if self._starts_at_zero else shift_to_zero(observations, self._space)
+        is_ready = inputs.is_float and rows.ndim == 2 and rows.dtype == np.float32
+        seen = rows if is_ready else inputs(rows)
+        scales = self._policy.scales
+        y = network((seen - scales.shift) * scales.factor if len(scales.shift) else seen)
+        e: FloatArray = np.exp(y - np.maximum.reduce(y, axis=1, keepdims=True))
+        total: FloatArray = np.add.reduce(e, axis=1, keepdims=True)
+        return e / total
+
+    def behaviour(self, observations: Observations, masks: BoolArray | None = None) -> FloatArray:
+        """What the agent does in zero-based observations: probabilities, (n, n_actions).
+
+        :param masks: which actions are allowed; an actor's probabilities are for the caller to mask
+        """
+        return self._behaviour(self._seen(observations), masks)
+
+    def _behaviour(self, inputs: Observations, masks: BoolArray | None) -> FloatArray:
+        if self.has_actor:
+            return self.learner.policy(inputs)
+        # A critic that is picked at random and followed: each action is taken as often as critics prefer it.
+        q = self.learner.q_values(inputs)
+        return np.eye(q.shape[2], dtype=np.float32)[allowed(q, masks).argmax(axis=2)].mean(axis=0)
+
+    def q_values(self, observations: Observations) -> FloatArray:
+        """Q_A(s, .) of every critic for zero-based observations, (n_critics, n, n_actions), in the user's units."""
+        return self._policy.scales.q_values(self.learner.q_values(self._seen(observations)))
+
+    def _seen(self, observations: Observations) -> Observations:
+        """Zero-based observations as the learner predicts from them."""
+        return observations if self._inputs is None else scaled(self._inputs, observations, self._policy.scales)
+
+    # -- learning -----------------------------------------------------------------------------------------------
+
+    def prepare(
+        self, transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None
+    ) -> tuple[Transitions, IntArray]:
+        """The learner's arrays for these batches: the replay memory itself where possible, else a converted copy."""
+        inputs, scales = self._inputs, self._policy.scales
+        if normalizer is not None or (inputs is not None and not inputs.direct):
+            transitions = gather(transitions, batches, normalizer)
+            batches = np.arange(batches.size).reshape(batches.shape)
+        seen, following = transitions.observations, transitions.next_observations
+        if inputs is not None:
+            if inputs.is_float and not isinstance(seen, dict) and not isinstance(following, dict):
+                seen, following = seen.reshape(len(seen), -1), following.reshape(len(following), -1)
+            else:
+                seen, following = inputs(seen), inputs(following)
+            if not len(scales.shift):  # one-hot inputs have none, and the native learner wants some for each input
+                assert self._unscaled is not None
+                unscaled = self._unscaled.shift, self._unscaled.factor
+                scales = Scales(*unscaled, scales.return_shift, scales.return_factor, scales.knows_returns)
+        prepared = Transitions(
+            seen,
+            transitions.actions,
+            transitions.rewards,
+            transitions.discounts,
+            following,
+            transitions.masks,
+            transitions.next_masks,
+            transitions.ring,
+            scales,
+        )
+        return prepared, batches
+
+    def opinions(self, transitions: Transitions, batch: IntArray) -> tuple[FloatArray, IntArray]:
+        """For the states of a prepared batch: what the agent does, and each critic's greedy action (n_critics, n)."""
+        stored = transitions.observations
+        states = {key: part[batch] for key, part in stored.items()} if isinstance(stored, dict) else stored[batch]
+        if self._inputs is not None and transitions.scales is not None and not self._inputs.one_hot:
+            states = transitions.scales.inputs(np.asarray(states))
+        masks = None if transitions.masks is None else transitions.masks[batch]
+        behaviour = mask_probabilities(self._behaviour(states, masks), masks)
+        return behaviour, allowed(self.learner.q_values(states), masks).argmax(axis=2)
+
+    # -- scales -------------------------------------------------------------------------------------------------
+
+    def flat(self, observations: Observations) -> NDArray[Any] | None:
+        """All numbers of observations that are scaled, side by side; None: there are none."""
+        keys = [key for key in self._policy.scaled_parts if key is not None]
+        parts = [observations[key] for key in keys] if isinstance(observations, dict) else [observations]
+        if not self._policy.scaled_parts:
+            return None
+        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+
+    def may_be_far(
+        self, memory: TransitionBuffer | DictTransitionBuffer, scales_observations: bool, size: float | None
+    ) -> bool:
+        """Whether the newest transitions may be far from all that the scales were made for; False: they are not.
+
+        :param scales_observations: observations are scaled
+        :param size: that returns are to have; None: they are not scaled
+        """
+        scales, newest = self._policy.scales, memory.pos - 1
+        shift, factor = scales.shift, scales.factor
+        if len(shift):
+            if not scales_observations:
+                if not (factor == 1).all():
+                    return True
+            elif isinstance(memory.next_observations, dict) or not factor.all():
+                return True
+            else:
+                rows = memory.next_observations[newest].reshape(-1, len(shift))
+                if np.maximum.reduce(np.abs((rows - shift) * factor), axis=None) > FAR:
+                    return True
+        if size is None:
+            return False
+        if not scales.knows_returns:
+            return bool(memory.rewards.any())
+        return max(map(abs, memory.rewards[newest].tolist())) * scales.return_factor > FAR * size
+
+    def set_scales(self, scales: Scales) -> None:
+        """Have networks see the world by other scales; Q-values in the user's units stay what they are."""
+        before = self._policy.scales
+        if before.knows_returns:
+            state = {name: array.copy() for name, array in self.learner.state_dict().items()}
+            rescale_critics(state, before, scales, self._policy.last_layer_size, self._policy.n_actions)
+            self.learner.load_state_dict(state)
+        self._policy.set_scales(scales)
+
+    # What SB3's save and load ask of anything that they store.
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """All that learning changes."""
+        return {name: torch.from_numpy(array.copy()) for name, array in self.learner.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
+        """Take over a state; a state of other networks is refused."""
+        self.learner.load_state_dict({name: np.asarray(tensor.cpu()) for name, tensor in state.items()})
+
+
+def gather(transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None) -> Transitions:
+    """The transitions that ``batches`` names, copied and normalised with the current statistics of ``normalizer``."""
+    index = batches.reshape(-1)
+
+    def observations(stored: Observations) -> Observations:
+        chosen = {key: part[index] for key, part in stored.items()} if isinstance(stored, dict) else stored[index]
+        return chosen if normalizer is None else normalizer.normalize_obs(chosen)
+
+    rewards = transitions.rewards[index]
+    if normalizer is not None:
+        rewards = normalizer.normalize_reward(rewards).astype(np.float32)
+    return Transitions(
+        observations(transitions.observations),
+        transitions.actions[index],
+        rewards,
+        transitions.discounts[index],
+        observations(transitions.next_observations),
+        None if transitions.masks is None else transitions.masks[index],
+        None if transitions.next_masks is None else transitions.next_masks[index],
+    )

@@ -1,0 +1,63 @@
+"""When the scales of an agent are estimated, and from what: see :mod:`bdpi.learner.scales` for what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from bdpi.agents.agent_learner import AgentLearner
+from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.learner.scales import FAR, Scales, scale_returns, scale_to_range
+
+
+@dataclass
+class ScaleEstimator:
+    """Fits scales to the replay memory: when there is twice as much experience as the last time, and when the newest
+    transition is far from all that the scales were made for.
+
+    :param due: how much experience there is when scales are estimated again; 0: they never were
+    """
+
+    due: int = 0
+
+    #: what a saved agent holds of it
+    saved: ClassVar[dict[str, type]] = {"due": int}
+
+    def estimate(
+        self,
+        before: Scales,
+        learner: AgentLearner,
+        memory: TransitionBuffer | DictTransitionBuffer,
+        experience: int,
+        scales_observations: bool,
+        size: float | None,
+    ) -> Scales:
+        """The scales from now on; ``before`` itself where nothing has to change.
+
+        :param before: the scales so far
+        :param learner: knows which observations are scaled
+        :param memory: what was experienced
+        :param experience: how many transitions were seen
+        :param scales_observations: observations are scaled, by their range
+        :param size: that returns are to have; None: they are not scaled
+        """
+        scales, is_first, is_due = before, self.due == 0, experience >= self.due
+        if scales_observations:
+            newest = learner.flat(memory.newest_observations())
+            if newest is not None and (is_due or scales.is_far(newest)):
+                seen = learner.flat(memory.next_observations_held())
+                assert seen is not None
+                scales = scale_to_range(scales, seen, is_first)
+        elif not np.all(scales.factor == 1):  # the environment was exchanged for one with VecNormalize
+            unscaled = Scales.none(len(scales.shift))
+            scales = replace(scales, shift=unscaled.shift, factor=unscaled.factor)
+        if size is not None:
+            largest = float(np.abs(memory.newest_rewards()).max(initial=0.0)) * scales.return_factor
+            finds_reward = not scales.knows_returns and bool(np.any(memory.rewards))
+            if is_due or finds_reward or (scales.knows_returns and largest > FAR * size):
+                scales = scale_returns(scales, memory.returns_to_go(), size)
+        if is_due:
+            self.due = 2 * experience
+        return scales
