@@ -39,7 +39,7 @@ class Calls(BaseCallback):
         if not file.startswith(str(ROOT)):
             return
         if name.endswith("Learner.epoch"):
-            self._in_epoch = event == "call"
+            self._in_epoch = event == "call" or (self._in_epoch and event != "return")
         elif event == "call" and not self._in_epoch and not name.endswith(">"):
             self.steps[-1].append((str(Path(file).relative_to(ROOT)), name))
 

@@ -453,7 +453,7 @@ def test_learning_goes_on_after_an_interruption(monkeypatch):
 
     env = Count()
     agent = BDPI("MlpPolicy", env, **SMALL).learn(10)
-    for where, name, value in ((env, "interrupts", True), (agent, "_change_memory", interrupt)):
+    for where, name, value in ((env, "interrupts", True), (agent.collector, "store", interrupt)):
         with monkeypatch.context() as patch:
             patch.setattr(where, name, value)
             with pytest.raises(KeyboardInterrupt):

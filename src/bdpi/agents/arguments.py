@@ -84,6 +84,7 @@ def settings_of(agent_class: type[Any]) -> dict[str, inspect.Parameter]:
 def unknown(agent_class: type[Any], names: Iterable[str], taken_by: str) -> str:
     """Says that an agent does not take arguments of these names, and which were meant, perhaps."""
     known = sorted(settings_of(agent_class))
-    close = [match for name in names for match in difflib.get_close_matches(name, known, n=1)]
+    close = [match for name in names for match in difflib.get_close_matches(name, known, n=1, cutoff=0.5)]
     hint = f"did you mean {' and '.join(close)}? " if close else ""
-    return f"{agent_class.__name__} has no {', '.join(sorted(names))}: {hint}{taken_by} takes {', '.join(known)}"
+    given = ", ".join(map(repr, sorted(names)))
+    return f"{agent_class.__name__} has no argument {given}: {hint}{taken_by} takes {', '.join(known)}"
