@@ -52,7 +52,7 @@ envs.register()
 
 
 def __getattr__(name: str) -> Any:
-    # Agents bring in PyTorch, which takes seconds to import: only when somebody asks for one.
+    # Agents bring in PyTorch, which takes seconds to import: only when one is used.
     if name in __all__:
         return getattr(import_module("bdpi.agents"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

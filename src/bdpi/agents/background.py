@@ -26,8 +26,8 @@ class Background:
     """A thread that makes the learning epochs that are due.
 
     It alone touches the replay memory and the networks while it runs. What has been observed waits in a queue until the
-    thread takes it over, between two epochs; after each epoch it publishes the actor. An agent that nobody has any more
-    is not kept alive: the thread ends.
+    thread takes it over, between two epochs; after each epoch it publishes the actor. An agent that is no longer
+    referenced is not kept alive: the thread ends.
 
     :param epoch: the agent's method that makes one epoch
     :param has_experience: its method that says whether there is enough of it for an epoch; what came before is not made
@@ -97,7 +97,7 @@ class Background:
             raise RuntimeError(f"learning in the background failed: {self._error}") from self._error
 
     def defer(self, store: Callable[[], object]) -> None:
-        """Have something done to the replay memory, between two epochs. It is, however soon somebody interrupts."""
+        """Change the replay memory between two epochs, even if learning is interrupted before."""
         self._waiting.append((store, 0.0))
 
     def make(self, epochs: float) -> None:
@@ -133,7 +133,7 @@ class Background:
 
     def _run(self) -> None:
         if sys.platform == "linux":
-            # There, threads have priorities of their own: whoever acts goes first.
+            # There, threads have priorities of their own: acting goes first.
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
@@ -152,7 +152,7 @@ class Background:
                         self._news.wait(_LOOK_AROUND)
             if not self._stop.is_set():
                 self._undo_start()
-        except BaseException as error:  # whoever acts next is told
+        except BaseException as error:  # the next call of the agent raises it
             self._error = error
             self._tell()
 
@@ -162,7 +162,7 @@ class Background:
             store()
             if self._has_experience():
                 self._due += epochs
-            self._waiting.popleft()  # only now: until then, somebody who waits knows that there is something to do
+            self._waiting.popleft()  # only now: until then, a waiting thread sees that there is something to do
 
     def publish(self) -> None:
         """Have what was learned act."""

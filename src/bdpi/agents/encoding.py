@@ -27,7 +27,7 @@ _LONGEST = 1_000_000  # items of a list
 
 
 class Foreign:
-    """Something that a file cannot hold, and that whoever reads it has to bring along.
+    """Something that a file cannot hold, and that the reader has to supply.
 
     :param what: it is, for people
     """

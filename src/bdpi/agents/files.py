@@ -73,7 +73,7 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
                         part.write(content[start : start + _PIECE].data)
             archive.close()
         except BaseException:
-            archive.fp = None  # nobody needs it, and it would complain of the part that is still open
+            archive.fp = None  # not needed, and it would complain of the part that is still open
             raise
 
     if not isinstance(path, str | os.PathLike):
@@ -115,8 +115,8 @@ def refuse_pickle(path: File) -> None:
     if first == b"\x80":  # how pickles begin
         name = path if isinstance(path, str | os.PathLike) else "the file"
         raise ValueError(
-            f"{name} is a pickle, which can run anything when it is read, and is not read here. If you trust whoever "
-            "wrote it, convert it once: memory = stable_baselines3.common.save_util.load_from_pkl(path), and then "
+            f"{name} is a pickle, which can run anything when it is read, and is not read here. If you trust its "
+            "author, convert it once: memory = stable_baselines3.common.save_util.load_from_pkl(path), and then "
             "memory.save_npz(new_path) if an agent of bdpi wrote it, else agent.add_demonstrations(memory)"
         )
 

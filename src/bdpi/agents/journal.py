@@ -61,8 +61,8 @@ class Transition:
 class Journal:
     """A file of transitions.
 
-    Any number of them can be open at the same time, to read. Only one writes: an agent that has it, or else whoever
-    appends first, until it is closed.
+    Any number of them can be open at the same time, to read. Only one writes: an agent that has it, or else the
+    first that appends, until it is closed.
 
     While it is open, nothing but a journal may open the file in the same process, not even to copy it: closing a file
     gives back all locks of its process, and then another program tidies away what is still being written.
@@ -150,7 +150,7 @@ class Journal:
     def claim(self) -> None:
         """Be the only one who writes, until the journal is closed; nothing happens to one that is only read.
 
-        :raises JournalError: when somebody else writes, in this program or in another one
+        :raises JournalError: when it is being written, in this program or in another one
         """
         if self._release is None and not self._file.read_only:
             handle = self._file.lock()
@@ -212,7 +212,7 @@ class Journal:
 
     @property
     def last(self) -> int:
-        """Number of the last transition, also where whoever wrote it was interrupted; 0: there is none."""
+        """Number of the last transition, also where its writer was interrupted; 0: there is none."""
         with self._file.explained("read"):
             return self._before + self._file.changes
 

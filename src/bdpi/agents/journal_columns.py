@@ -1,4 +1,4 @@
-"""Transitions as arrays, a column for each part of them, checked before anybody believes them."""
+"""Transitions as arrays, a column for each part of them, checked before they are used."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Columns:
 
     :param observation_space: theirs
     :param action_space: theirs
-    :param journal_id: of the journal that they are from; empty: nobody knows
+    :param journal_id: of the journal that they are from; empty: unknown
     """
 
     def __init__(

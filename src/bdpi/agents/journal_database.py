@@ -47,8 +47,8 @@ class JournalDatabase:
         return sqlite3.connect(name, isolation_level=None, check_same_thread=False, timeout=2.0, uri=True)
 
     def _connect_to_read(self) -> sqlite3.Connection:
-        """SQLite wants a file beside the database, to tell readers from writers. Where it cannot be made, nobody
-        writes, and there is no need for it; unless the last transitions are still in the log of a robot that crashed.
+        """SQLite wants a file beside the database, to tell readers from writers. Where it cannot be made, there is no
+        writer and no need for it, unless the last transitions are still in the log of a robot that crashed.
         """
         log, index = (self.path.with_name(f"{self.path.name}-{ending}") for ending in ("wal", "shm"))
         has_log = log.exists() and log.stat().st_size > 0
@@ -181,7 +181,7 @@ class JournalDatabase:
         return found.st_dev, found.st_ino
 
     def check_place(self) -> None:
-        """:raises JournalError: when the file that is written has lost its name, and nobody would find it again"""
+        """:raises JournalError: when the file that is written has lost its name, and would not be found again"""
         if self._found() != self._identity:
             raise JournalError(
                 f"{self.path} is no longer the journal that is being written: it was moved, deleted or replaced. Put "
@@ -193,14 +193,14 @@ class JournalDatabase:
         """Be the only one who writes, here and in other programs. The lock ends when the file descriptor that this
         returns is closed, or with the process, however it ends; None: there are no locks here.
 
-        :raises JournalError: when somebody else writes
+        :raises JournalError: when it is being written already
         """
         try:
             import fcntl
         except ImportError:  # Windows
             return None
-        # The log exists as long as anybody has the journal open. SQLite does not lock it: whoever closes it gives back
-        # no lock of SQLite's.
+        # The log exists as long as the journal is open anywhere. SQLite does not lock it: closing it gives back no
+        # lock of SQLite's.
         try:
             handle = os.open(f"{self.path.resolve()}-wal", os.O_RDWR)
         except OSError:
@@ -216,7 +216,7 @@ class JournalDatabase:
                         f"{self.path} is being written by another agent: give each a journal of its own, or end the "
                         "other program first. An agent in this one gives its journal back with close_journal()."
                     ) from None
-                gc.collect()  # an agent that nobody has any more does not count
+                gc.collect()  # an agent that is no longer referenced does not count
             except OSError:  # some network file systems know no locks: better without than not at all
                 break
         return handle

@@ -28,7 +28,7 @@ def restore_normalizer(env: VecEnv, settings: dict[str, Any], arrays: Arrays) ->
     """The environment with the normaliser of a saved agent.
 
     An environment that has one gets its statistics and what has to fit them. Whether they are to change (``training``),
-    and whether rewards are normalised, stays as it is there: somebody may want to evaluate the agent.
+    and whether rewards are normalised, stays as it is there, for evaluations.
 
     :raises ValueError: when they do not fit
     """

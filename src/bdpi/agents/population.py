@@ -54,7 +54,7 @@ class Population:
     :param policy: of all agents
     :param seed: agent number k has the seed ``seed + k``, unless its configuration says otherwise
     :param device: where they are trained together; those that learn by themselves are there, too, unless their networks
-        are small perceptrons, which learn on the CPU. "cpu": all learn by themselves, and nobody is warned.
+        are small perceptrons, which learn on the CPU. "cpu": all learn by themselves, without a warning.
     :param common: arguments of all agents
     :raises ValueError: for arguments that do not fit; it says whose they are
     :raises TypeError: for arguments that agents do not have
@@ -135,7 +135,7 @@ class Population:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"agent {len(self.agents)} cannot be made: {error}") from error
         for member in members:
-            member.cohort.pause(member)  # nobody waits for an agent that does not learn
+            member.cohort.pause(member)  # others do not wait for an agent that does not learn
         self._members.append(members)
 
     def learn(

@@ -62,7 +62,7 @@ def preprocess(observations: Any, space: spaces.Space[Any], normalize_images: bo
     """Tensors of a zero-based space as network inputs, by SB3's rules.
 
     A replay buffer keeps a Discrete observation in an array of shape (1,); SB3 would make that a one-hot of shape
-    (1, n), which a network does not mind, but the extra axis serves nobody.
+    (1, n), which a network does not mind, but the extra axis is of no use.
     """
     if isinstance(space, spaces.Dict):
         return {key: preprocess(observations[key], part, normalize_images) for key, part in space.spaces.items()}

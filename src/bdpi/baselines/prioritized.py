@@ -82,7 +82,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     :class:`~bdpi.baselines.dueling.PrioritizedDuelingDQN` does all of it. SB3's ``DQN`` takes this buffer as
     ``replay_buffer_class`` and samples by priority, but changes no priorities and does not look at weights: all
-    transitions are equal, as in the usual buffer, until somebody (a callback, for one) calls
+    transitions are equal, as in the usual buffer, until a callback, for instance, calls
     :meth:`update_priorities`; and what is sampled more often then counts more. A loss that is to count all transitions
     equally, on the whole, multiplies the loss of each sample by ``weights``. For returns of several steps, give SB3's
     ``DQN`` ``replay_buffer_kwargs={"n_steps": 3, "gamma": 0.99}``: it does not tell the buffer of its own ``n_steps``.

@@ -55,7 +55,7 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    # Hallway brings in MiniWorld, which is an extra and looks for a display: only when somebody asks for it. For the
+    # Hallway brings in MiniWorld, which is an extra and looks for a display: only when it is used. For the
     # same reason it is not in __all__.
     if name == "Hallway":
         from bdpi.envs.hallway import Hallway

@@ -1,6 +1,6 @@
 """Hallway: a robot with a camera looks for the red box in a room.
 
-Importing this module starts MiniWorld; nothing else of the package imports it before somebody makes a Hallway.
+Importing this module starts MiniWorld; nothing else of the package imports it before a Hallway is made.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class Hallway(MiniWorldEnv):  # type: ignore[misc] # MiniWorld has no types
         """Compile the room and the box into a display list of this environment.
 
         MiniWorld uses the list number 1 in all environments, although they share their lists: each would show the room
-        of the one that was reset last. And it draws the box anew in every frame, in case somebody carries it.
+        of the one that was reset last. And it draws the box anew in every frame, in case it is carried.
         """
         self.shadow_window.switch_to()
         if self._scene == 0:
@@ -312,7 +312,7 @@ class _Window:
 
     def show(self, picture: NDArray[np.uint8]) -> None:
         self._pygame.surfarray.blit_array(self._screen, picture.transpose(1, 0, 2))  # pygame has columns first
-        # A window whose events nobody takes is reported as hanging by the desktop.
+        # A window whose events are not taken is reported as hanging by the desktop.
         self._pygame.event.pump()
         self._pygame.display.flip()
         self._clock.tick(self._fps)

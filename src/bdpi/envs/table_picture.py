@@ -70,7 +70,7 @@ class TableWindow:
 
     def show(self, picture: pygame.Surface) -> None:
         self._screen.blit(picture, (0, 0))
-        # A window whose events nobody takes is reported as hanging by the desktop.
+        # A window whose events are not taken is reported as hanging by the desktop.
         pygame.event.pump()
         pygame.display.flip()
         self._clock.tick(self._fps)

@@ -138,20 +138,20 @@ class Cohort:
             self._free.append(member.slot)
 
     def pause(self, member: Member) -> None:
-        """Have the others not wait for this member."""
+        """Stop waiting for this member."""
         with self._lock:
             self._members.discard(member)
             self._tell_the_first()
 
     def resume(self, member: Member) -> None:
-        """Have the others wait for this member again."""
+        """Wait for this member again."""
         with self._lock:
             self._members.add(member)
 
     def epoch(self, request: _Request) -> EpochMetrics:
         """Wait until enough members want an epoch, but not for long, and have it computed.
 
-        Who finds that they are enough computes it for all of them. Who has waited longest looks from time to time.
+        The thread that finds enough requests computes all of them; the one that has waited longest looks now and then.
         """
         with self._lock:
             self._requests.append(request)
@@ -215,7 +215,7 @@ class Cohort:
             except BaseException as error:
                 for request in requests:
                     request.error = error
-                    request.member.ring = None  # who knows what of it has arrived
+                    request.member.ring = None  # what of it has arrived is unknown
                 with contextlib.suppress(RuntimeError):  # that there is no GPU any more, for example
                     lane.clear()
 
@@ -320,7 +320,7 @@ def _parameters(sizes: tuple[int, ...]) -> int:
 
 
 def _empty(shape: tuple[int, ...], size: int, device: torch.device) -> AdamTensors:
-    """Networks that nobody has yet."""
+    """Networks of slots that are still free."""
     return AdamTensors(NetworkState.fresh(np.zeros((*shape, size), np.float32)), device)
 
 
@@ -432,7 +432,7 @@ class Member(FusedLearner):
         return metrics
 
     def take_over_acting(self) -> None:
-        """Learn on from the parameters with which the agent acts, which somebody has set."""
+        """Learn on from the parameters with which the agent acts, after they were set."""
         if self.actor is not None:
             self.actor.parameters.copy_(self.acting_parameters)
             self._wait()
@@ -499,5 +499,5 @@ _CURRENT: contextvars.ContextVar[Cohorts | None] = contextvars.ContextVar("cohor
 
 
 def current_cohorts() -> Cohorts | None:
-    """Who trains the agents that are made in this thread; None: they train themselves."""
+    """What trains the agents that are made in this thread; None: they train themselves."""
     return _CURRENT.get()

@@ -158,7 +158,7 @@ class _Products:
         with self._lock:
             try:
                 differs = torch.backends.cudnn.allow_tf32 and not products.allow_tf32
-            except RuntimeError:  # somebody has chosen by PyTorch's newer names, which these do not go with
+            except RuntimeError:  # the user has chosen by PyTorch's newer names, which exclude these
                 return False
             if not differs and self._users == 0:
                 return False

@@ -257,7 +257,7 @@ KERNEL train_critics(
     read_states(s.states, observations, batch, memory);
     read_states(s.next_states, next_observations, batch, memory);
 #endif
-    if (GROUP > 1) meet_group();  // nobody writes into the memory of a program that has not begun
+    if (GROUP > 1) meet_group();  // nothing is written into the memory of a program that has not begun
     Integer counts[2] = {steps[critic * 2], steps[critic * 2 + 1]};
     int meeting = 0;
     float loss = 0.0f, total = 0.0f;

@@ -119,7 +119,7 @@ DEVICE void compute_outputs(Shared &s, const Hidden &h, int part, int &meeting, 
         }
     }
     if (GROUP > 1) {
-        // Who is slow may still read the sums of this meeting during the next one, not during the one after that.
+        // A slow thread may still read the sums of this meeting during the next one, not during the one after that.
         meet_group();
 #pragma unroll
         for (int k = 0; k < MINE; k++) {

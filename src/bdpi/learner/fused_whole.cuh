@@ -378,7 +378,7 @@ DEVICE void fit(Shared &s, const Inputs &, const Aims &aims, int, int &, int ste
         Tile h[TILES];
         compute_hidden(s, w, tile, h);
         add_outputs(w, h, s.parts[chunk % 2][row_warp()][unit_warp()]);
-        // Who is slow may still read the parts of this chunk during the next one, not during the one after that.
+        // A slow thread may still read the parts of this chunk during the next one, not during the one after that.
         meet_for_rows();
         if (lane() < CHUNK) {
             const int row = tile * TILE + lane();

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 from bdpi.learner.streams import LAUNCHING
 
 MOST_GRAPHS = 4  # kept at a time; each holds the memory of an epoch
-_LEFT: list[Any] = []  # graphs that nobody needs any more, but that could not be freed yet
+_LEFT: list[Any] = []  # graphs that are not needed any more, but could not be freed yet
 
 
 class Replay:
@@ -39,7 +39,7 @@ class Replay:
         """Call the function.
 
         :param tensors: copied to fixed addresses
-        :param constants: recorded as they are; whoever changes them must change the ``key``
+        :param constants: recorded as they are; a change of them must change the ``key``
         """
         if self.reason:
             return _step_by_step(self._function, tensors, *constants)
@@ -97,13 +97,13 @@ class _Graph:
 
 
 def _free_left() -> None:
-    """While nobody records."""
+    """While nothing is recorded."""
     while _LEFT:
         _LEFT.pop().reset()
 
 
 def _step_by_step(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """As it is, while nobody records."""
+    """As it is, while nothing is recorded."""
     with LAUNCHING:
         return function(*arguments)
 

@@ -27,7 +27,7 @@ Observations = NDArray[Any] | dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Ring:
-    """Says that transitions lie in a ring, so that whoever keeps a copy needs to fetch only what is new.
+    """Says that transitions lie in a ring, so that a copy needs to fetch only what is new.
 
     :param memory: which ring; another object means other contents
     :param capacity: how many transitions it can hold; the next one overwrites row ``added % capacity``
@@ -179,7 +179,7 @@ class LearnerState:
         return named
 
     def update(self, named: Mapping[str, NDArray[Any]]) -> None:
-        """Overwrite the arrays in place, so that whoever shares their memory sees the change."""
+        """Overwrite the arrays in place, so that all that share their memory see the change."""
         own = self.to_dict()
         check_same_arrays(own, named)
         for name, array in own.items():

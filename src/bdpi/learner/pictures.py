@@ -126,7 +126,7 @@ def why_not(device: torch.device) -> str:
         return REMEDY
     if _would_crash():
         return "Triton would crash, since Mesa has drawn for OpenGL before; import triton before any environment draws"
-    import triton  # noqa: F401  # now: before the first epoch, somebody may draw
+    import triton  # noqa: F401  # now: an environment may draw before the first epoch
 
     return ""
 

@@ -36,7 +36,7 @@ class Staging:
             start = -(-stop // _ALIGNMENT) * _ALIGNMENT
 
     def send(self) -> None:
-        """Copy the arrays to the tensors, on PyTorch's current stream; nobody waits for it."""
+        """Copy the arrays to the tensors, on PyTorch's current stream, without waiting."""
         self._device.copy_(self._host, non_blocking=True)
 
     def receive(self) -> None:

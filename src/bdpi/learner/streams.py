@@ -31,7 +31,7 @@ class Streams:
 
     def run(self, tasks: Sequence[Callable[[], Result]]) -> Iterator[Result]:
         """Start all tasks; give their results in order. Hold them until all were taken: a task that runs later on the
-        same stream would get the memory of a result that nobody holds, while its reader may not have read it yet."""
+        same stream would get the memory of a result that is not held, while its reader may not have read it yet."""
         main = torch.cuda.current_stream()
         for stream in self._streams:
             stream.wait_stream(main)
