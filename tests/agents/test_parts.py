@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from bdpi.agents import AGENTS, BDPI, Ensemble
+from bdpi.agents import AGENTS, BDPI, ActorMimic, BootstrappedDQN, Ensemble
 from bdpi.agents.agent_file import declared
 from bdpi.agents.arguments import CommonSettings, Settings
 from bdpi.agents.buffers import TransitionBuffer
@@ -113,6 +113,23 @@ def test_a_typo_is_answered_with_the_nearest_name(agent_class, tmp_path):
     agent_class("MlpPolicy", "FrozenLake-v1", n_critics=1).save(tmp_path / "agent")
     with pytest.raises(ValueError, match="did you mean learning_rate"):
         agent_class.load(tmp_path / "agent", learning_rat=0.1)
+
+
+def test_an_argument_that_would_get_lost_is_named_before_anything_is_learned():
+    class Forgetful(BDPI):
+        def __init__(self, policy, env, learning_rate=1e-4, *, haste=1.0, **settings):
+            self.my_haste = haste
+            super().__init__(policy, env, learning_rate, **settings)
+
+    with pytest.raises(ValueError, match=r"does not keep its argument haste.*self\.haste = haste"):
+        Forgetful("MlpPolicy", Walk(), haste=2.0).learn(10)
+
+
+@pytest.mark.parametrize("agent_class", [BDPI, ActorMimic, BootstrappedDQN])
+def test_help_explains_all_arguments(agent_class):
+    beside = {"self", "_init_setup_model"}
+    names = inspect.signature(agent_class.__init__).parameters.keys() - beside
+    assert {name for name in names if f":param {name}:" not in agent_class.__doc__} == set()
 
 
 def test_a_new_argument_and_a_declared_attribute_are_saved(tmp_path):

@@ -22,12 +22,13 @@ _LOWEST_TEMPERATURE = 1e-30
 class ActorMimic(Ensemble):
     """BDPI's critics, and an actor that minimises the cross-entropy to their policies (Parisotto et al., 2016).
 
-    :param policy: see :class:`~bdpi.agents.ensemble.Ensemble`, as for all that is not listed here
+    :param policy: see :class:`~bdpi.agents.ensemble.Ensemble`
     :param env: the environment to learn from
     :param learning_rate: Adam's learning rate of the critics
     :param temperature: 0 imitates the critics' greedy policies, as the paper does; more (at least 1e-30), their Softmax
         policies. It is in the unit of the rewards.
     :param actor_learning_rate: Adam's learning rate of the actor; ``learning_rate`` if None
+    :param settings: what all agents have in common, see :class:`~bdpi.agents.ensemble.Ensemble`
     """
 
     def __init__(

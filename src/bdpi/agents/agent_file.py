@@ -60,11 +60,22 @@ def declared(agent_class: type[Ensemble]) -> dict[str, type]:
     return found
 
 
+def check_arguments(agent: Ensemble) -> None:
+    """:raises ValueError: when an argument of the agent's class is not an attribute of that name: it would get lost"""
+    names = [name for name in settings_of(type(agent)) if not hasattr(agent, _ATTRIBUTES.get(name, name))]
+    if names:
+        raise ValueError(
+            f"{type(agent).__name__} does not keep its argument {names[0]}, which a saved agent would lack: write "
+            f"self.{names[0]} = {names[0]} in its constructor, before super().__init__"
+        )
+
+
 # -- saving
 
 
 def save_agent(agent: Ensemble, path: File, exclude: Iterable[str], include: Iterable[str], buffer: bool) -> None:
     """See :meth:`bdpi.agents.ensemble.Ensemble.save`."""
+    check_arguments(agent)
     names = (declared(type(agent)).keys() - set(exclude)) | set(include)
     arrays: Arrays = {}
     parts: dict[str, Arrays] = {}

@@ -69,6 +69,16 @@ def show_all(agent_class: type[Any], passes_on: bool = True) -> None:
         [each for each in others if each.name not in signature.parameters and each.name != "self"] if passes_on else []
     )
     constructor.__signature__ = signature.replace(parameters=[*own, *passed_on])
+    explained = {name: text for base in reversed(agent_class.__mro__) for name, text in _explained(base).items()}
+    texts = [explained[each.name] for each in passed_on if each.name in explained]
+    if texts and agent_class.__doc__ and "\n    :param settings:" in agent_class.__doc__:
+        agent_class.__doc__ = "\n    ".join([agent_class.__doc__.partition("\n    :param settings:")[0], *texts, ""])
+
+
+def _explained(agent_class: type[Any]) -> dict[str, str]:
+    """What the docstring of a class says of each argument."""
+    parts = (agent_class.__doc__ or "").rstrip().split("\n    :param ")[1:]
+    return {part.partition(":")[0]: f":param {part.rstrip()}" for part in parts}
 
 
 _VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

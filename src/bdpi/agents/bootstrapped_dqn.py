@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class BootstrappedDQN(ABCDQN):
     """Bootstrapped DQN (Osband et al., 2016), as the paper configures it: one critic is trained per step, once.
 
-    :param policy: see :class:`~bdpi.agents.ensemble.Ensemble`, as for all that is not listed here
+    :param policy: see :class:`~bdpi.agents.ensemble.Ensemble`
     :param env: the environment to learn from
     :param learning_rate: Adam's learning rate
     :param critics_per_step: how many of the critics an epoch trains, picked at random
@@ -29,6 +29,7 @@ class BootstrappedDQN(ABCDQN):
         Osband et al., 2018). Higher explores more; 0 is the original algorithm.
     :param scale_observations: off, as in the paper
     :param return_size: None, as in the paper
+    :param settings: what all agents have in common, see :class:`~bdpi.agents.ensemble.Ensemble`
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """The agent: an SB3 algorithm that trains several off-policy critics, and perhaps an actor that follows them.
 
-Agents differ in their arguments, and in the rule by which the actor follows the critics (:meth:`Ensemble.actor_rule`).
+Agents differ in their arguments, in the rule by which critics move (:meth:`Ensemble.critic_rule`), and in the rule by
+which the actor follows them (:meth:`Ensemble.actor_rule`).
 An agent is made of parts that each have a file: the collector, the learner with its scales, the background thread, the
 journal, the file that it is saved to.
 """
@@ -32,7 +33,7 @@ from stable_baselines3.common.utils import FloatSchedule, get_system_info, shoul
 from stable_baselines3.common.vec_env import VecEnv
 
 from bdpi.agents import checks
-from bdpi.agents.agent_file import load_agent, load_parameters, save_agent
+from bdpi.agents.agent_file import check_arguments, load_agent, load_parameters, save_agent
 from bdpi.agents.agent_learner import AgentLearner, draw, mask_probabilities
 from bdpi.agents.arguments import show_all, unknown
 from bdpi.agents.background import Background
@@ -73,7 +74,8 @@ _NO_LOCK = contextlib.nullcontext()
 
 
 class Ensemble(OffPolicyAlgorithm):
-    """Several critics, and perhaps an actor, trained by an :class:`~bdpi.agents.learners.AgentLearner`.
+    """Several critics, and perhaps an actor, trained by an
+    :class:`~bdpi.agents.agent_learner.AgentLearner`.
 
     :param policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", or a subclass of
         :class:`~bdpi.agents.policies.BDPIPolicy`
@@ -360,11 +362,11 @@ class Ensemble(OffPolicyAlgorithm):
 
     def _make_learner(self) -> AgentLearner:
         rule, critic_rule = self.actor_rule(), self.critic_rule()
-        check_rule(critic_rule, int(self.action_space.n))
+        check_rule(critic_rule, int(self.action_space.n), "critic")
         if rule is None:
             self.policy.actor = None
         else:
-            check_rule(rule, int(self.action_space.n))
+            check_rule(rule, int(self.action_space.n), "actor")
         threads = self.n_threads
         if threads is None and self.asynchronous:
             threads = max(1, native.default_threads() - 1)  # acting needs a core, too
@@ -432,6 +434,7 @@ class Ensemble(OffPolicyAlgorithm):
         return self
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        check_arguments(self)
         continues = self._last_obs is not None
         self.policy.set_training_mode(False)
         if self._vec_normalize_env is not None:

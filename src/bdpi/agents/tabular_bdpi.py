@@ -58,5 +58,5 @@ class TabularBDPI(BDPI):
             )
 
     def _make_learner(self) -> AgentLearner:
-        check_rule(self.actor_rule(), int(self.action_space.n))
+        check_rule(self.actor_rule(), int(self.action_space.n), "actor")
         return tabular_learner(self.policy, self.n_critics)

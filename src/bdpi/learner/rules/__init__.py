@@ -4,8 +4,11 @@ A rule of your own is a frozen dataclass that has what :class:`CriticRule` or :c
 rules share a recorded epoch. In Python, it is used by the reference, the PyTorch and the tabular learners. To run on
 the native learner and in the GPU kernels too, it has a twin in C++: one inline function, written as those in
 ``rules.hpp``. ``native`` says which: ``(name, parameter)`` of one that is there, or ``(name, parameter, source)``, with
-the function itself as text, which is compiled when it is first needed. Agents compare the twins when they are made.
-With ``native = None``, PyTorch trains.
+the function itself as text, which is compiled when it is first needed; numbers beside the parameter are written into
+the text. Agents compare the twins when they are made. With ``native = None``, PyTorch trains.
+
+All Q-values and rewards are those that networks learn, the user's times ``agent.policy.scales.return_factor``, which
+changes while the agent learns; ``agents/actor_mimic.py`` has a rule with a number in the rewards' units.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ class CriticRule(Protocol):
         :param next_a: Q_A(s', .); minus infinity where an action is not allowed, as in ``next_b``
         :param next_b: Q_B(s', .)
         :param actions: a, shape (n,)
-        :param rewards: r
+        :param rewards: r, in the units of Q-values
         :param discounts: gamma, or 0 where the episode terminated
         """
         ...
@@ -83,16 +86,16 @@ def allowed(q: Tensor, masks: Tensor | None) -> Tensor:
     return q if masks is None else q.masked_fill(~masks & masks.any(dim=-1, keepdim=True), -torch.inf)
 
 
-def check_rule(rule: ActorRule | CriticRule, n_actions: int) -> None:
+def check_rule(rule: ActorRule | CriticRule, n_actions: int, kind: Literal["actor", "critic"]) -> None:
     """Find the mistakes of a new rule before anything is learned.
 
     :raises ValueError: naming what is wrong
     """
-    kind = "critic" if hasattr(rule, "change") else "actor"
     name, protocol = f"the {kind} rule {type(rule).__name__}", f"bdpi.learner.rules.{kind.title()}Rule"
-    missing = [part for part in ("native", "change") if not hasattr(rule, part)]
-    if kind == "actor":
-        missing = [part for part in ("loss", "native", "targets") if not hasattr(rule, part)]
+    if isinstance(rule, type):
+        raise ValueError(f"{kind}_rule() must return a rule, not its class: {rule.__name__}()")
+    needed = ("loss", "native", "targets") if kind == "actor" else ("native", "change")
+    missing = [part for part in needed if not hasattr(rule, part)]
     if missing:
         raise ValueError(f"{name} has no {' and no '.join(missing)}: see {protocol}")
     if type(rule).__hash__ in (None, object.__hash__):
@@ -106,7 +109,10 @@ def check_rule(rule: ActorRule | CriticRule, n_actions: int) -> None:
         _check_targets(name, rule, first.softmax(dim=1), others[0])  # type: ignore[arg-type]
     else:
         batch = first, *others, torch.zeros(2, dtype=torch.int64), torch.ones(2), torch.full((2,), 0.9)
-        _check_shape(name, rule.change(*batch), (2,), "(n,)")  # type: ignore[union-attr, call-arg]
+        change = rule.change(*batch)  # type: ignore[union-attr, call-arg]
+        _check_shape(name, change, (2,), "(n,)")
+        if not bool(change.isfinite().all()):
+            raise ValueError(f"{name} must give finite numbers, got {change.tolist()}")
 
 
 def _check_targets(name: str, rule: ActorRule, policy: Tensor, q_values: Tensor) -> None:

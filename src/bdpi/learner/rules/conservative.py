@@ -27,7 +27,7 @@ class Conservative:
 
     @property
     def native(self) -> tuple[str, float]:
-        """The C++ function ``conservative_rule``."""
+        """The C++ function ``conservative``."""
         return "conservative", self.rate
 
     def targets(self, policy: Tensor, q_values: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class Imitation:
 
     @property
     def native(self) -> tuple[str, float]:
-        """The C++ function ``imitation_rule``."""
+        """The C++ function ``imitation``."""
         return "imitation", self.temperature
 
     def targets(self, policy: Tensor, q_values: Tensor) -> Tensor:
