@@ -5,8 +5,7 @@ too, this module is imported and the agent ``fake`` is known.
 """
 
 import os
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import odd_worlds  # noqa: F401  # registers the environment
 
@@ -54,11 +53,11 @@ class Fake:
     def health(self) -> list[Any]:
         return self.findings
 
-    def save(self, path: Path) -> None:
-        path.write_bytes(b"agent")
+    def save(self, file: BinaryIO) -> None:
+        file.write(b"agent")
 
-    def save_npz(self, path: Path) -> None:
-        path.write_bytes(b"memory")
+    def save_npz(self, file: BinaryIO) -> None:
+        file.write(b"memory")
 
 
 bdpi.agents.AGENTS["fake"] = Fake  # type: ignore[assignment]

@@ -51,7 +51,7 @@ def test_a_population_that_was_loaded_is_stored_with_the_settings_that_it_has(tm
         assert runs[2].config.hyperparameters["trust_region"] == 0.2
         assert "trust_region" not in runs[0].config.hyperparameters  # it has the default
     assert series[0] == series[1]
-    assert series[0][1:3] == ["train_freq=1, trust_region=0.01", "train_freq=1, trust_region=0.2"]
+    assert series[0][1:3] == ["trust_region=0.01, train_freq=1", "trust_region=0.2, train_freq=1"]
     assert [run.config.steps for run in runs][:3] == [150] * 3  # and 100 before it was loaded
 
 
