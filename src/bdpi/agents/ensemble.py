@@ -67,7 +67,7 @@ Self = TypeVar("Self", bound="Ensemble")
 
 #: Entropy, disagreement and KL cost a few forward passes; every hundredth epoch is enough to draw their curves.
 DIAGNOSTICS_EVERY = 100
-#: Q-values so many times larger than the largest reward, for ever, would be worth belong to no policy.
+#: Q-values this many times larger than the largest reward in every step would give have diverged.
 DIVERGED = 100.0
 _MOST_DUE = 8  # epochs that learn() lets the background fall behind
 _NO_LOCK = contextlib.nullcontext()
@@ -556,7 +556,7 @@ class Ensemble(OffPolicyAlgorithm):
     def _open_journal(self, given: str | os.PathLike[str] | Journal, *, take_in: bool = True) -> None:
         """Go on with a journal, and with what is in it.
 
-        :param take_in: what the agent has not seen yet; no: that is about to be repeated
+        :param take_in: learn from what the agent has not seen yet; False: its steps are about to be repeated
         """
         steps, normalizer = self.num_timesteps, self._vec_normalize_env
         self.num_timesteps += self.collector.open_journal(given, steps, normalizer, take_in)

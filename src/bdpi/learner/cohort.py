@@ -375,10 +375,10 @@ class Member(FusedLearner):
         self.slot = cohort.join(self)
         for mine, all_of_them in ((self.critics, cohort.critics), (self.actor, cohort.actors)):
             if mine is not None:
-                for field in fields(NetworkState):
-                    slice_ = getattr(all_of_them, field.name)[self.slot]
-                    slice_.copy_(getattr(mine, field.name))
-                    setattr(mine, field.name, slice_)
+                for name in (each.name for each in fields(NetworkState)):
+                    slice_ = getattr(all_of_them, name)[self.slot]
+                    slice_.copy_(getattr(mine, name))
+                    setattr(mine, name, slice_)
         cohort.active[self.slot] = self.active
         self.active = cohort.active[self.slot]
         self._refresh()
