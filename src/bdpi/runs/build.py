@@ -225,12 +225,19 @@ def build_agent(config: BaseConfig, environment: gym.Env[Any, Any]) -> Agent:
         raise RunError(f"the agent cannot be made: {named(error)}") from None
 
 
-def load_agent(name: str, path: Path, environment: gym.Env[Any, Any]) -> Agent:
-    """:raises RunError: when the file is missing, damaged, foreign, or of an agent with other spaces."""
+def load_agent(config: BaseConfig, path: Path, environment: gym.Env[Any, Any]) -> Agent:
+    """The agent of a run, or a peer.
+
+    :raises RunError: when the file is missing, damaged, foreign, or of an agent with other spaces.
+    """
     if not path.is_file():
         raise RunError(f"there is no saved agent {path}")
-    cls = agent_class(name)
+    cls = agent_class(config.agent)
     try:
+        if is_peer(config.agent):
+            from bdpi.runs.peer_file import load_peer
+
+            return load_peer(config, path, environment)  # type: ignore[return-value]  # see agent_class
         return cls.load(path, env=environment)
     except Exception as error:  # a damaged file can fail anywhere between zip, JSON and tensors
         raise RunError(f"{path} cannot be loaded: {named(error)}") from None

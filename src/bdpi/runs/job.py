@@ -194,7 +194,7 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
         if status == "new":
             session = _begin(job)
         else:
-            session = prepare_resumption(job.folder, episodes=job.config.episodes, command=job.command)
+            session = prepare_resumption(job.folder, episodes=job.config.episodes, command=job.command, trust=True)
     return _run(job, session, should_stop)
 
 

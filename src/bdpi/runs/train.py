@@ -32,6 +32,7 @@ from bdpi.runs.folder import RunFolder
 from bdpi.runs.progress import Observer, Progress
 from bdpi.runs.session import Content, Driver, Session, circumstances, new_status
 from bdpi.runs.settings import defaults_of
+from bdpi.runs.trust import check_module
 
 if TYPE_CHECKING:
     from bdpi.agents import Ensemble as Agent
@@ -103,6 +104,7 @@ def prepare_resumption(
     steps: int | None = None,
     note: Callable[[str], None] = _silent,
     command: Sequence[str] = (),
+    trust: bool = False,
 ) -> Session:
     """Load a run that was interrupted, failed, or is to become longer. Nothing is written yet; what a process that was
     killed has left half saved is put in order.
@@ -113,12 +115,15 @@ def prepare_resumption(
     :param path: the folder.
     :param episodes: so many in all; the default is what the run was started with.
     :param steps: so many in all, instead of ``episodes``.
+    :param trust: do what ``config.json`` says outside the folder: import the module of its environment, write its
+        journal and its autosave.
     :raises RunError: when the run cannot go on.
     """
     folder = RunFolder.open(path)
     with folder.locked():  # a process that saves it just now would lose its files
         config, status = folder.read_run()
         folder.settle(status.checkpoint)
+    check_module(config.environment, folder.config, trust)
     if is_peer(config.agent):
         raise RunError(f"runs of {config.agent} cannot be resumed: start again with bdpi train {config.environment}")
     if episodes is not None or steps is not None:
@@ -129,7 +134,7 @@ def prepare_resumption(
     with warnings_as_notes(note):
         bare = make_environment(config.environment)
         environment = retraceable(wrapped(bare, config.action_bits, config.off_policy_noise))
-        agent = load_agent(config.agent, folder.agent, environment)
+        agent = load_agent(config, folder.agent, environment)
         try:
             agent.replay_buffer.load_npz(folder.replay)
         except Exception as error:  # missing, damaged, foreign: it can fail anywhere
