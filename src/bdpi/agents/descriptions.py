@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-_MOST_NUMBERS = 50_000_000  # of an observation; a damaged file may ask for more than there is memory
+_MOST_NUMBERS = 10_000_000  # of an observation; a damaged file may ask for more than there is memory
 
 
 def describe(space: spaces.Space[Any]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gymnasium import spaces
+
 from bdpi.agents.encoding import Arrays
 
 
@@ -22,3 +24,13 @@ def check_layers(net_arch: Any, arrays: Arrays) -> None:
             raise ValueError(
                 f"the file is damaged: net_arch is {str(net_arch)[:100]}, and the file holds {held} numbers in all"
             )
+
+
+def check_inputs(space: spaces.Space[Any], arrays: Arrays) -> None:
+    """Whether the file holds networks, or tables, for such observations: each number of one has at least a weight.
+
+    :raises ValueError: if it holds fewer
+    """
+    held, needed = sum(array.size for array in arrays.values()), spaces.flatdim(space)
+    if needed > held:
+        raise ValueError(f"the file is damaged: observations of {needed} numbers, and the file holds {held} in all")

@@ -151,6 +151,12 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"the run folder {self.path} cannot be made: {error.strerror or error}") from None
 
+    def refuse_links(self) -> None:
+        """:raises RunError: when a file of the run is a link: what it leads to would be written."""
+        for path in (*self.files, self.attempt, self._successor):
+            if path.is_symlink():
+                raise RunError(f"{path} is a link to {os.readlink(path)}: put a copy in its place, or remove it")
+
     @property
     def present(self) -> list[str]:
         """Names of the files that are there."""

@@ -140,6 +140,7 @@ class Session:
         observer = observer or Observer()
         self.folder.make()
         with self.folder.locked(), warnings_as_notes(observer.note):
+            self.folder.refuse_links()
             warnings.simplefilter("ignore", HealthWarning)  # views show findings
             self.folder.tidy()
             self._open()

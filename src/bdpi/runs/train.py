@@ -122,6 +122,7 @@ def prepare_resumption(
     folder = RunFolder.open(path)
     with folder.locked():  # a process that saves it just now would lose its files
         config, status = folder.read_run()
+        folder.refuse_links()
         folder.settle(status.checkpoint)
     check_module(config.environment, folder.config, trust)
     if is_peer(config.agent):
@@ -139,7 +140,7 @@ def prepare_resumption(
             agent.replay_buffer.load_npz(folder.replay)
         except Exception as error:  # missing, damaged, foreign: it can fail anywhere
             raise RunError(f"{folder.replay} cannot be loaded: {named(error)}") from None
-        _give_back_files(agent, config, environment)
+        _give_back_files(agent, config, environment, folder, trust)
         driver = AgentDriver(agent, environment, config, folder)
         progress.episode_steps = _continue_episode(folder, environment)
     status.learner, status.resumed = agent.learner_name, [*status.resumed, circumstances(command)]
@@ -153,18 +154,25 @@ def _with_whole_paths(config: RunConfig) -> RunConfig:
     return config.changed(hyperparameters={**given, **paths})
 
 
-def _give_back_files(agent: Agent, config: RunConfig, environment: Any) -> None:
+def _give_back_files(agent: Agent, config: RunConfig, environment: Any, folder: RunFolder, trust: bool) -> None:
     """Let a loaded agent go on with its journal and its autosave, which are not in its file.
 
     A killed run has a journal that is ahead of its checkpoint. A simulation repeats those steps, which are then in the
     journal twice; elsewhere, the agent learns of them from there.
 
-    :raises RunError: for a journal that cannot be continued
+    :param trust: whether these may be outside the folder
+    :raises RunError: for a journal that cannot be continued, and for files outside that are not trusted
     """
     from bdpi.envs.wrappers import Retracing
 
     for name in _FILES:
-        setattr(agent, name, config.hyperparameters.get(name))
+        path = config.hyperparameters.get(name)
+        if path is not None and not trust and not Path(str(path)).resolve().is_relative_to(folder.path.resolve()):
+            raise RunError(
+                f"{folder.config} names the file {path} as {name}, which would be written: if the run is yours, give "
+                "--trust"
+            )
+        setattr(agent, name, path)
     if agent.journal is not None:
         try:
             agent._open_journal(agent.journal, take_in=not isinstance(environment, Retracing))
