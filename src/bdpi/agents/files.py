@@ -20,7 +20,7 @@ import safetensors
 import safetensors.numpy
 
 from bdpi.agents.encoding import Arrays
-from bdpi.storage.atomic import refuse_journal, write_atomically
+from bdpi.storage.atomic import make_folder, refuse_journal, write_atomically
 
 FORMAT, VERSION = "bdpi agent", 1
 _DOCUMENT, _ARRAYS = "agent.json", "arrays.safetensors"
@@ -80,7 +80,7 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
         write(path)
         return
     target = with_ending(pathlib.Path(path))
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     write_atomically(target, write)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bdpi.runs.config import OfflineConfig, RunConfig, RunRecord, RunStatus
 from bdpi.runs.errors import Busy, RunError
-from bdpi.storage.atomic import write_atomically
+from bdpi.storage.atomic import make_folder, sync_file, sync_folder, write_atomically
 
 
 @contextlib.contextmanager
@@ -85,6 +85,12 @@ class RunFolder:
     def files(self) -> tuple[Path, ...]:
         return self.config, self.monitor, self.test, *self.checkpoint, self.entropy, self.curve, self.film, self.error
 
+    def sync(self) -> None:
+        """Have what was appended to a run's files outlast a power failure, before a checkpoint counts on it."""
+        for path in (self.monitor, self.test, self.entropy):
+            if path.exists():
+                sync_file(path)
+
     @property
     def checkpoint(self) -> tuple[Path, ...]:
         """The files that only make sense together."""
@@ -104,6 +110,7 @@ class RunFolder:
             complete = staged(path, checkpoint)
             if complete.exists():
                 os.replace(complete, path)
+        sync_folder(self.path)  # before what is behind is removed
         self.tidy()
 
     def tidy(self) -> None:
@@ -118,6 +125,7 @@ class RunFolder:
             if not (self.attempt / file.name).exists():
                 file.unlink(missing_ok=True)
         os.rename(self.attempt, self._successor)  # from now on, it is the run
+        sync_folder(self.path)
         self.move_successor()
 
     def move_successor(self) -> None:
@@ -125,6 +133,7 @@ class RunFolder:
         if self._successor.is_dir():
             for file in sorted(self._successor.iterdir(), key=lambda file: file.name == self.config.name):
                 os.replace(file, self.path / file.name)
+            sync_folder(self.path)
             self._successor.rmdir()
 
     def whole(self) -> RunFolder:
@@ -142,7 +151,7 @@ class RunFolder:
         :raises RunError: when that is not possible.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
         except (FileExistsError, NotADirectoryError):
             raise RunError(
                 f"{self.path} cannot be a run folder: a file of that name is in the way: remove it, or choose another "

@@ -23,7 +23,7 @@ from bdpi.runs.config import Place, RunConfig, RunRecord, RunStatus, State
 from bdpi.runs.episodes import check_number, read_returns
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, locked
-from bdpi.storage.atomic import write_atomically
+from bdpi.storage.atomic import make_folder, write_atomically
 
 INDEX = "study.json"  #: in the folder of a study: which run belongs where
 _EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
@@ -91,7 +91,7 @@ def write_index(
     :param note: gets a line when the index was damaged, or is missing. Then, what is known already is what the runs say
         themselves.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     with locked(root):  # another study may begin at the same moment
         try:
             pairs = [*_read_index(root)[1], *folders]
@@ -224,7 +224,7 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
     :raises RunError: when the folder cannot be made
     """
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
     except OSError as error:
         raise RunError(f"--archive {root} cannot be used: {one_line(error)}; choose another folder") from None
     lines = ["run,kind,return,length\n"]
