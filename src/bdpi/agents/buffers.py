@@ -12,13 +12,14 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
-from bdpi.agents.files import UNREADABLE, File
+from bdpi.agents.files import File
 from bdpi.agents.journal import Transition
 from bdpi.agents.spaces import is_zero_based, shift_to_zero
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 from bdpi.learner.scales import returns_to_go
 from bdpi.storage.atomic import refuse_journal, write_atomically
+from bdpi.storage.reading import Damaged, read_arrays
 
 
 def _stacked(values: list[Any]) -> Any:
@@ -265,14 +266,14 @@ class _Transitions(_Base):
         :param path: of the file, or an open one
         :raises ValueError: for a file that is damaged or does not fit; nothing changes then
         """
-        if isinstance(path, str | os.PathLike):
-            refuse_journal(path)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                loaded = {name: file[name] for name in file.files}
-        except UNREADABLE as error:
-            if isinstance(error, FileNotFoundError):
-                raise
+            if isinstance(path, str | os.PathLike):
+                refuse_journal(path)
+                with open(path, "rb") as file:
+                    loaded = read_arrays(file)
+            else:
+                loaded = read_arrays(path)  # type: ignore[arg-type]
+        except Damaged as error:
             raise ValueError(f"{path} is not a replay memory, or it is damaged: {error}") from error
         self.take_over(loaded, str(path) if isinstance(path, str | os.PathLike) else "the file")
 
@@ -325,6 +326,7 @@ class _Transitions(_Base):
                 raise ValueError(f"{where} does not fit: {name} is {loaded[name].dtype}, this memory {array.dtype}")
             if array.dtype.kind == "f" and not np.isfinite(loaded[name]).all():
                 raise ValueError(f"{where} is damaged: {name} holds numbers that are not finite")
+            self._check_range(name, loaded[name], where)
         taken = {
             name: np.concatenate([loaded[name], array[rows : self.buffer_size], *([shown[name]] if shown else [])])
             for name, array in own.items()
@@ -335,8 +337,26 @@ class _Transitions(_Base):
         self.pos, self.full = pos, bool(full)
         self._added, self._contents = (pos + full * self.buffer_size) * self.n_envs, object()
 
-    @staticmethod
-    def _check_shown(shown: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]], where: str) -> None:
+    def _check_range(self, name: str, values: NDArray[Any], where: str) -> None:
+        """Whether actions, and states that are numbered, exist; both are counted from zero here.
+
+        :raises ValueError: at the first that does not
+        """
+        kind, _, key = name.partition(".")
+        space: Any = self.action_space if name == "actions" else self.observation_space
+        if key:
+            space = space.spaces[key]
+        if name != "actions" and kind not in ("observations", "next_observations"):
+            return
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            count = space.n if isinstance(space, spaces.Discrete) else space.nvec
+            wrong = (values < 0) | (values >= count)
+            if wrong.any():
+                raise ValueError(
+                    f"{where} is damaged: {name} holds {values[wrong][0]}, and the first of {space} is counted as 0"
+                )
+
+    def _check_shown(self, shown: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]], where: str) -> None:
         """Whether demonstrations from a file fit."""
         if not shown:
             return
@@ -348,6 +368,7 @@ class _Transitions(_Base):
                 raise ValueError(f"{where} does not fit: the demonstrations' {name} has shape {array.shape}")
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ValueError(f"{where} is damaged: the demonstrations' {name} is not finite")
+            self._check_range(name, array, where)
 
 
 class TransitionBuffer(_Transitions, ReplayBuffer):

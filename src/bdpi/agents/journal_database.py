@@ -15,6 +15,7 @@ from typing import Any
 from gymnasium import spaces
 
 from bdpi.agents.descriptions import describe, space_of
+from bdpi.storage.reading import parse_json
 
 _APPLICATION = 0x62647069  # "bdpi", where SQLite files say whose they are
 VERSION = 2
@@ -156,7 +157,7 @@ class JournalDatabase:
         if text is None:
             raise JournalError(f"{self.path} is damaged: it does not say its {name}")
         try:
-            return space_of(json.loads(text))
+            return space_of(parse_json(text))
         except (ValueError, TypeError, RecursionError) as error:
             raise JournalError(f"{self.path} is damaged: {name}: {error}") from error
 

@@ -67,7 +67,8 @@ def check(values: dict[str, Any], declared: dict[str, type]) -> None:
     foreign = {name for name, value in values.items() if isinstance(value, Foreign)}  # said later, with the remedy
     fields = {name: _type_of(name, kind) for name, kind in declared.items()}
     table = TypedDict("table", fields, total=False)  # type: ignore[operator, misc]
-    table.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
+    config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
+    table.__pydantic_config__ = config  # type: ignore[attr-defined]
     try:
         TypeAdapter(table).validate_python({name: values[name] for name in values if name not in foreign})
     except ValidationError as error:

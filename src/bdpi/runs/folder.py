@@ -14,6 +14,9 @@ from pathlib import Path
 from bdpi.runs.config import OfflineConfig, RunConfig, RunRecord, RunStatus
 from bdpi.runs.errors import Busy, RunError
 from bdpi.storage.atomic import make_folder, sync_file, sync_folder, write_atomically
+from bdpi.storage.reading import Damaged, read_bytes
+
+LARGEST_CONFIG = 4 << 20  # bytes
 
 
 @contextlib.contextmanager
@@ -212,9 +215,11 @@ class RunFolder:
     def read(self) -> RunRecord:
         """:raises RunError: when ``config.json`` is damaged or foreign."""
         try:
-            text = self.config.read_bytes()
+            text = read_bytes(self.config, LARGEST_CONFIG)
         except OSError as error:
             raise RunError(f"{self.config} cannot be read: {error.strerror or error}") from None
+        except Damaged as error:
+            raise RunError(f"{self.config} is damaged: {error}") from None
         return RunRecord.parse(text, self.config)
 
     def read_run(self) -> tuple[RunConfig, RunStatus]:

@@ -33,6 +33,7 @@ from bdpi.runs.progress import Observer, Progress
 from bdpi.runs.session import Content, Driver, Session, circumstances, new_status
 from bdpi.runs.settings import defaults_of
 from bdpi.runs.trust import check_module
+from bdpi.storage.reading import read_json
 
 if TYPE_CHECKING:
     from bdpi.agents import Ensemble as Agent
@@ -185,7 +186,7 @@ def _continue_episode(folder: RunFolder, environment: Any) -> int:
     from bdpi.envs.wrappers import Retracing
 
     try:
-        trace = json.loads(folder.episode.read_text())
+        trace = read_json(folder.episode)
         if trace is None or not isinstance(environment, Retracing):
             return 0
         environment.follow(trace)
