@@ -88,7 +88,7 @@ def _unknown_environment(environment: str, error: Exception, registered: list[st
 def wrapped(
     environment: gym.Env[Any, Any], action_bits: int | None, off_policy_noise: float | None = None
 ) -> gym.Env[Any, Any]:
-    """What the agent acts in. From the inside out: the environment, Monitor, Binary Action Search, noise.
+    """What the agent acts in. From the inside out: the environment, checks, Monitor, Binary Action Search, noise.
 
     Monitor is inside, so that it counts real steps. Noise is outside, because agents learn from the decisions that were
     executed, so these are what it has to replace.
@@ -98,8 +98,9 @@ def wrapped(
     :raises RunError: when the actions or observations do not allow it.
     """
     from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise
+    from bdpi.envs.wrappers.checked import Checked
 
-    result = monitored(environment)
+    result = monitored(Checked(environment))
     try:
         if action_bits is not None:
             result = BinaryActionSearch(result, action_bits)

@@ -142,8 +142,14 @@ class Session:
         with self.folder.locked(), warnings_as_notes(observer.note):
             self.folder.refuse_links()
             warnings.simplefilter("ignore", HealthWarning)  # views show findings
-            self.folder.tidy()
-            self._open()
+            try:
+                self.folder.tidy()
+                self._open()
+            except OSError as error:
+                raise RunError(
+                    f"{self.folder.path} cannot be written: {error.strerror or error}; copy it to a folder that can "
+                    "be, and use it there"
+                ) from None
             observer.began(self.info, self.progress)
             try:
                 state, error = self._learn(observer, should_stop)

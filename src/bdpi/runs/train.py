@@ -124,7 +124,12 @@ def prepare_resumption(
     with folder.locked():  # a process that saves it just now would lose its files
         config, status = folder.read_run()
         folder.refuse_links()
-        folder.settle(status.checkpoint)
+        try:
+            folder.settle(status.checkpoint)
+        except OSError as error:
+            raise RunError(
+                f"{path} cannot be written: {error.strerror or error}; copy it, and resume the copy"
+            ) from None
     check_module(config.environment, folder.config, trust)
     if is_peer(config.agent):
         raise RunError(f"runs of {config.agent} cannot be resumed: start again with bdpi train {config.environment}")
