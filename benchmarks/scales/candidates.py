@@ -32,6 +32,8 @@ class Candidate:
     :param persistence: the random numbers that an action is drawn by are kept for a while: for so many steps on average
         at most. Each episode has another mean, between 1 and this, drawn evenly on a logarithmic scale
     :param persistence_until: after so many transitions, every step has new random numbers; 0: never
+    :param persistence_trials: random numbers are kept in half of the episodes, and in one of twenty as long as the last
+        ten of these episodes had lower returns than the last ten others
     :param n_step: transitions hold the sum of so many rewards
     :param n_step_until: transitions after so many hold one reward; 0: never
     :param capacity: of the replay memory
@@ -58,6 +60,7 @@ class Candidate:
     actor_learning_rate: float | None = None
     persistence: float = 1.0
     persistence_until: int = 0
+    persistence_trials: bool = False
     step_size: float = 0.2
     trust_region: float = 0.05
     gamma: float = 0.99

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -229,7 +230,7 @@ class Learning:
             is_long = (self._n_steps[rows] > ago) & (self.added - ago < self._n_step_until[rows])
             there["is_earlier"][:] = is_long & (self._ages[rows] >= ago)
         self._ages = np.where(arrays["ended"], 0, self._ages + 1)
-        self.look(arrays["observations"], self._draws.anew(arrays["ended"]))
+        self.look(arrays["observations"], self._draws.anew(arrays["rewards"], arrays["ended"]))
         self._networks.remember(self.memory, self._new, self._there.tensors["places"], self.runs)
         if len(self._longer):
             self._lengthen()
@@ -383,19 +384,53 @@ class Draws:
     def __init__(self, candidates: Sequence[Candidate], seed: int) -> None:
         self._persistence = np.array([candidate.persistence for candidate in candidates])
         self._until = np.array([candidate.persistence_until or np.inf for candidate in candidates])
+        self._trials = [Trials() if candidate.persistence_trials else None for candidate in candidates]
         self._generator, self._steps = np.random.default_rng(seed), 0
-        self._means = self._of_episodes()
+        self._returns, self._means = np.zeros(len(candidates)), np.ones(len(candidates))
+        self._begin_episodes(np.arange(len(candidates)))
 
-    def anew(self, ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def anew(self, rewards: NDArray[Any], ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """After one more step of each run: True where the next action is drawn by new numbers."""
         self._steps += 1
-        self._means = np.where(ended, self._of_episodes(), self._means)
+        self._returns += rewards
+        self._begin_episodes(np.flatnonzero(ended))
         means = np.where(self._steps < self._until, self._means, 1.0)
         return ended | (self._generator.random(len(means)) * means < 1)
 
-    def _of_episodes(self) -> NDArray[np.float64]:
-        """The mean time for which numbers are kept in an episode of each run."""
-        return self._persistence ** self._generator.random(len(self._persistence))
+    def _begin_episodes(self, runs: NDArray[np.int64]) -> None:
+        """Choose the mean time for which numbers are kept in the next episode of these runs."""
+        for run in runs.tolist():
+            keeps, trials = True, self._trials[run]
+            if trials is not None:
+                if self._steps:
+                    trials.add(float(self._returns[run]))
+                keeps = trials.choose(self._generator)
+            self._returns[run] = 0.0
+            self._means[run] = self._persistence[run] ** self._generator.random() if keeps else 1.0
+
+
+class Trials:
+    """Whether to keep random numbers in an episode, by what episodes with and without that were worth."""
+
+    WINDOW, FEWEST, SELDOM = 10, 3, 0.05
+
+    def __init__(self) -> None:
+        self._returns: dict[bool, deque[float]] = {keeps: deque(maxlen=self.WINDOW) for keeps in (False, True)}
+        self._keeps = False
+
+    def add(self, value: float) -> None:
+        """The return of the episode that was chosen for."""
+        self._returns[self._keeps].append(value)
+
+    def choose(self, generator: np.random.Generator) -> bool:
+        """Whether the next episode keeps them."""
+        without, kept = self._returns[False], self._returns[True]
+        if min(len(without), len(kept)) < self.FEWEST:
+            share = 0.5 if len(without) == len(kept) else float(len(kept) < len(without))
+        else:
+            share = self.SELDOM if np.mean(kept) < np.mean(without) else 0.5
+        self._keeps = bool(generator.random() < share)
+        return self._keeps
 
 
 def hashed(counters: Tensor, critics: Tensor) -> Tensor:
