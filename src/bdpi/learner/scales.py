@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,11 @@ class Scales:
     def unknown(cls, n_inputs: int) -> Scales:
         """Nothing was seen yet: all observations look alike, whatever their units."""
         return cls(np.zeros(n_inputs, np.float32), np.zeros(n_inputs, np.float32))
+
+    @cached_property
+    def all_known(self) -> bool:
+        """Whether all inputs have changed already."""
+        return bool(self.factor.all())
 
     def inputs(self, observations: NDArray[Any]) -> FloatArray:
         """Rows of observations, as networks see them."""
