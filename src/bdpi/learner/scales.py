@@ -106,8 +106,12 @@ def returns_to_go(rewards: NDArray[Any], discounts: NDArray[Any], ends: NDArray[
     """
     returns = np.array(rewards, np.float64)
     carried = np.where(ends, 0.0, discounts)
-    for row in range(len(returns) - 2, -1, -1):
-        returns[row] += carried[row] * returns[row + 1]
+    for column in np.ndindex(returns.shape[1:]):  # Python's numbers are quicker than rows of an array
+        every = (slice(None), *column)
+        following, values, factors = 0.0, returns[every].tolist(), carried[every].tolist()
+        for row in range(len(values) - 1, -1, -1):
+            values[row] = following = values[row] + factors[row] * following
+        returns[every] = values
     return returns
 
 
