@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from bdpi.agents import checks
 from bdpi.agents.actions import Actions
 from bdpi.agents.agent_file import check_arguments, load_agent, load_parameters, save_agent
 from bdpi.agents.agent_learner import DIAGNOSTICS_EVERY, AgentLearner
-from bdpi.agents.arguments import show_all, unknown
+from bdpi.agents.arguments import OF_SB3, Settings, common_arguments, complete, show_all
 from bdpi.agents.autosave import Autosave
 from bdpi.agents.background import Background, Idle
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
@@ -62,6 +62,9 @@ from bdpi.learner.registry import LearnerChoice
 from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule, check_rule
 from bdpi.learner.scales import Scales
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Self = TypeVar("Self", bound="Ensemble")
 
 _MOST_DUE = 8  # epochs that learn() lets the background fall behind
@@ -75,46 +78,7 @@ class Ensemble(OffPolicyAlgorithm):
         :class:`~bdpi.agents.policies.BDPIPolicy`
     :param env: the environment to learn from (an id, an environment or a ``VecEnv``); Discrete actions
     :param learning_rate: Adam's learning rate of the critics; may be a function of the remaining progress
-    :param buffer_size: how many transitions are remembered. A larger memory forgets less and reacts more slowly.
-    :param batch_size: transitions per batch. Learning starts when there is one batch.
-    :param gamma: discount factor
-    :param train_freq: transitions (of each environment) between learning epochs, or ``(n, "episode")``.
-        More than 1 saves computation at the cost of samples.
-    :param gradient_steps: learning epochs each time, per environment; -1 makes as many as there were transitions
-    :param n_critics: N_c. More critics make learning smoother and exploration more careful, and cost time.
-    :param critics_per_step: how many of the critics an epoch trains, picked at random; all if None
-    :param critic_iterations: N_t, training iterations per critic and epoch. More extract more from a batch.
-    :param fit_steps: Adam steps per fit of a network; 20 if None (1 where there are pictures)
-    :param critic_step_size: alpha, how far Q-values move towards their new estimate in one iteration. Lower values
-        average over more transitions, which noisy rewards may need.
-    :param scale_observations: have networks see numbers between -1 and 1, by the range observed so far, so that any
-        unit will do. Pictures and state numbers are never scaled. A ``VecNormalize`` does it instead.
-    :param return_size: the size that returns have for networks with 32 hidden units and 20 fit steps, in proportion for
-        others: rewards are scaled by what was observed, so that any unit will do. Smaller learns faster from each
-        batch, and overfits it sooner. None: rewards are as they are. A ``VecNormalize`` that normalises rewards does
-        it instead.
-    :param policy_kwargs: arguments of the policy, for instance ``dict(net_arch=[256])``
-    :param stats_window_size: episodes over which the logged mean return is taken
-    :param tensorboard_log: folder for TensorBoard; no such log if None
-    :param verbose: 0 silent, 1 information, 2 debugging
-    :param seed: makes everything repeatable, bit for bit on the same machine
-    :param device: where networks live. "auto" is the CPU for perceptrons, else a GPU if there is one.
-    :param learner: "native" (C++), "torch", or "auto": native wherever possible. "fused" has kernels of its own for
-        small perceptrons on a GPU.
-    :param precision: in which the PyTorch learner computes. "bfloat16" makes convolutional networks faster on a GPU:
-        their convolutions and matrix products are rounded to 8 significant bits while they learn, by kernels of our own
-        where the networks have the usual shape and Triton is installed, else by PyTorch's autocast; the last layer,
-        parameters, Adam's moments, targets, and whatever the agent predicts, stay float32.
-    :param n_threads: threads of the native learner; all cores if None (one less with ``asynchronous``). Never changes
-        results.
-    :param journal: file in which every transition is before the agent acts again; what is in it already becomes the
-        agent's experience. See :class:`~bdpi.agents.journal.Journal`.
-    :param autosave: file to which the agent is saved now and then, in :meth:`learn`, in :meth:`learn_once` or in the
-        background; see :meth:`save`. ``observe`` alone never does, and waits for the background's only while it copies
-        counters and statistics.
-    :param autosave_minutes: between two savings
-    :param asynchronous: :meth:`learn` learns in the background while it acts. Results are then not repeatable.
-    :param _init_setup_model: build the networks at once
+    :param settings: see :class:`~bdpi.agents.arguments.Settings`
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -143,6 +107,21 @@ class Ensemble(OffPolicyAlgorithm):
         "_collected": tuple,
         "_diagnostics": dict,
     }
+    # the constructor's arguments, see Settings
+    n_critics: int
+    critics_per_step: int | None
+    critic_iterations: int
+    fit_steps: int | None
+    critic_step_size: float
+    scale_observations: bool
+    return_size: float | None
+    precision: Precision
+    n_threads: int | None
+    journal: str | os.PathLike[str] | Journal | None
+    autosave: str | os.PathLike[str] | None
+    autosave_minutes: float
+    asynchronous: bool
+    # made by the set-up
     policy: BDPIPolicy
     replay_buffer: TransitionBuffer | DictTransitionBuffer
     action_space: spaces.Discrete
@@ -168,87 +147,38 @@ class Ensemble(OffPolicyAlgorithm):
         policy: str | type[BDPIPolicy],
         env: GymEnv | str | None,
         learning_rate: float | Schedule = 1e-4,
-        *,
-        buffer_size: int = 20_000,
-        batch_size: int = 256,
-        gamma: float = 0.99,
-        train_freq: int | tuple[int, str] = 1,
-        gradient_steps: int = 1,
-        n_critics: int = 16,
-        critics_per_step: int | None = None,
-        critic_iterations: int = 4,
-        fit_steps: int | None = None,
-        critic_step_size: float = 0.2,
-        scale_observations: bool = True,
-        return_size: float | None = 10.0,
-        policy_kwargs: dict[str, Any] | None = None,
-        stats_window_size: int = 100,
-        tensorboard_log: str | None = None,
-        verbose: int = 0,
-        seed: int | None = None,
-        device: torch.device | str = "auto",
-        learner: LearnerChoice = "auto",
-        precision: Precision = "float32",
-        n_threads: int | None = None,
-        journal: str | os.PathLike[str] | Journal | None = None,
-        autosave: str | os.PathLike[str] | None = None,
-        autosave_minutes: float = 5.0,
-        asynchronous: bool = False,
-        _init_setup_model: bool = True,
-        **others: Any,
+        **settings: Unpack[Settings],
     ) -> None:
-        if others:
-            raise TypeError(unknown(type(self), others, "its constructor"))
+        given = complete(type(self), settings)
         if env is not None:
-            env = make_if_id(env, verbose)
-        if env is not None or _init_setup_model:
+            env = make_if_id(env, given["verbose"])
+        if env is not None or given["_init_setup_model"]:
             checks.check_environment(env)
         checks.check_policy(policy, self.policy_aliases, BDPIPolicy, env)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None when an agent is loaded for prediction only
             learning_rate,
-            buffer_size=buffer_size,
             learning_starts=0,  # BDPI needs no random warm-up: it learns as soon as there is one batch
-            batch_size=batch_size,
-            gamma=gamma,
-            train_freq=train_freq,
-            gradient_steps=gradient_steps,
-            policy_kwargs=policy_kwargs,
-            stats_window_size=stats_window_size,
-            tensorboard_log=tensorboard_log,
-            verbose=verbose,
-            device=device,
-            seed=seed,
             sde_support=False,
             support_multi_env=True,
+            **{name: value for name, value in given.items() if name in OF_SB3},  # type: ignore[arg-type]
         )
-        self.n_critics = n_critics
-        self.critics_per_step = critics_per_step
-        self.critic_iterations = critic_iterations
-        self.fit_steps = fit_steps
-        self.critic_step_size = critic_step_size
-        self.scale_observations = scale_observations
-        self.return_size = return_size
-        self.learner_choice: LearnerChoice = learner
-        self.precision: Precision = precision
-        self.n_threads = n_threads
-        self.journal = journal
-        self.autosave, self.autosave_minutes = autosave, autosave_minutes
-        self.asynchronous = asynchronous
+        self.learner_choice: LearnerChoice = given["learner"]
+        vars(self).update({name: value for name, value in given.items() if name in Ensemble.__annotations__})
         #: says whose file it is; read before anything else of a saved agent is
         self.agent_class = type(self).__name__
         #: settings and statistics of the ``VecNormalize`` that the agent learned with, if it was loaded without one
         self.kept_normalizer: tuple[dict[str, Any], Arrays] | None = None
         #: what its environment's wrappers do to observations, if it was loaded without an environment
         self.kept_inputs: Inputs | None = None
-        self._device_is_free = device == "auto"
-        checks.warn_of_missing_gpu(device)
+        self._device_is_free = given["device"] == "auto"
+        checks.warn_of_missing_gpu(given["device"])
         #: draws training actions and batches, and nothing else does; saved with the agent
         self._generator: np.random.Generator
         #: the policy's, which draws stochastic predictions; here, because it is saved too
         self._predict_generator: np.random.Generator
-        self._generator, self._predict_generator = _generators(seed)
+        self._generator, self._predict_generator = _generators(self.seed)
         self._background: Background | Idle = Idle()
         #: epochs that were left when learning in the background was stopped
         self._epochs_due = 0.0
@@ -260,7 +190,7 @@ class Ensemble(OffPolicyAlgorithm):
         #: entropy and the like, as they were last computed
         self._diagnostics: dict[str, float] = {}
         self._autosave, self._checkup = Autosave(), Checkup()
-        if _init_setup_model:
+        if given["_init_setup_model"]:
             self._setup_model()
 
     # -- set-up -------------------------------------------------------------------------------------------------
@@ -998,7 +928,7 @@ class Ensemble(OffPolicyAlgorithm):
         return self._checkup.findings
 
 
-show_all(Ensemble, passes_on=False)
+show_all(Ensemble, common_arguments())
 
 
 def _generators(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:
