@@ -291,7 +291,7 @@ def test_pictures_as_the_camera_gives_them(space):
     answers = []
     for way in (lambda picture: picture, turned):
         assert agent.act(way(seen)) in (0, 1)
-        answers.append(agent.acted_by)
+        answers.append(agent.actions.drawn_by)
         agent.observe(way(seen), 1, 0.5, way(following), terminated=False, truncated=False)
     np.testing.assert_array_equal(*answers)
     held = agent.replay_buffer.transitions()

@@ -21,7 +21,8 @@ from bdpi.learner.scales import returns_to_go
 from bdpi.storage.atomic import write_atomically
 
 
-def _stacked(values: list[Any]) -> Any:
+def stacked(values: list[Any]) -> Any:
+    """Several observations as a batch."""
     if isinstance(values[0], dict):
         return {key: np.stack([value[key] for value in values]) for key in values[0]}
     return np.stack(values)
@@ -123,8 +124,8 @@ class _Transitions(_Base):
             before, after = (np.array([everything if mask is None else mask for mask in column]) for column in columns)
             masks = before, after
         self.add(
-            _stacked([step.observation for step in steps]),
-            _stacked([step.next_observation for step in steps]),
+            stacked([step.observation for step in steps]),
+            stacked([step.next_observation for step in steps]),
             np.array([[step.action] for step in steps]),
             np.array([step.reward for step in steps], dtype=np.float32),
             np.array([step.terminated or step.truncated for step in steps]),

@@ -245,27 +245,44 @@ class Collector:
 
         :raises ValueError: when it could not be one of the agent's own
         """
+        ends = {name: checks.check_truth(name, getattr(transition, name)) for name in ("terminated", "truncated")}
         observation = self.given("observation", transition.observation, step)
         next_observation = self.given("next observation", transition.next_observation, step)
         checks.check_reward(transition.reward, step)
         action = checks.check_action(action_name, transition.action, self.action_space)
         if transition.discount is not None:
             checks.check_number("discount", transition.discount, 0, 1, low_included=True)
-        return replace(transition, observation=observation, action=action, next_observation=next_observation)
+        return replace(
+            transition,
+            observation=_copied(observation),
+            action=action,
+            reward=float(np.float32(transition.reward)),
+            next_observation=_copied(next_observation),
+            terminated=ends["terminated"],
+            truncated=ends["truncated"] and not ends["terminated"],
+        )
 
-    def given_masks(self, mask: Any, next_mask: Any, is_over: bool) -> Masks | None:
-        """Masks before and after a step; None where no action was ever excluded.
+    def given_masks(self, transition: Transition, mask: Any, next_mask: Any) -> Transition:
+        """The transition with masks before and after it, if any action was ever excluded.
 
         :param mask: None: what ``act`` was told last
         """
         before = self.acted_mask if mask is None else checks.check_masks(mask, 1, self.n_actions)
-        if before is not None and next_mask is None and not is_over:
+        if before is not None and next_mask is None and not transition.terminated:
             raise ValueError("this agent acts with masks: give observe next_mask, the actions that are allowed now")
-        if before is None and next_mask is None:
-            return None
-        everything = np.ones((1, self.n_actions), dtype=bool)
-        after = everything if next_mask is None else checks.check_masks(next_mask, 1, self.n_actions)
-        return (everything if before is None else before), after
+        after = None if next_mask is None else checks.check_masks(next_mask, 1, self.n_actions)
+        return replace(
+            transition, mask=None if before is None else before[0], next_mask=None if after is None else after[0]
+        )
+
+    def store_transition(self, transition: Transition) -> int:
+        """Keep one transition, of the only environment. Returns its number in the journal."""
+        journaled = self.journaled if self.journal is None else self.journal.append(transition)
+        if self.defer is None:
+            self.memory.add_steps([transition])
+        else:
+            self.defer(lambda: self.memory.add_steps([transition]))
+        return journaled
 
     # -- the journal --------------------------------------------------------------------------------------------
 
@@ -411,6 +428,13 @@ class EpisodeRecord:
 def row_of(values: Any, index: int) -> Any:
     """One of several observations."""
     return {key: part[index] for key, part in values.items()} if isinstance(values, dict) else values[index]
+
+
+def _copied(observation: Any) -> Any:
+    """The caller may go on with its own."""
+    if isinstance(observation, dict):
+        return {key: _copied(part) for key, part in observation.items()}
+    return np.array(observation)
 
 
 def _set_row(values: Any, index: int, row: Any) -> None:

@@ -17,7 +17,6 @@ import pathlib
 import time
 import warnings
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -39,9 +38,9 @@ from bdpi.agents.agent_learner import DIAGNOSTICS_EVERY, AgentLearner
 from bdpi.agents.arguments import OF_SB3, Settings, common_arguments, complete, show_all
 from bdpi.agents.autosave import Autosave
 from bdpi.agents.background import Background, Idle
-from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer, stacked
 from bdpi.agents.checkup import WORTH_ANOTHER, Checkup, look
-from bdpi.agents.collector import ORIGINAL, Collector, EpisodeRecord, Masks
+from bdpi.agents.collector import ORIGINAL, Collector, EpisodeRecord
 from bdpi.agents.demonstrations import transitions_of
 from bdpi.agents.encoding import Arrays
 from bdpi.agents.environments import make_if_id
@@ -404,38 +403,26 @@ class Ensemble(OffPolicyAlgorithm):
     def _store_step(
         self, actions: IntArray, new_obs: Any, rewards: FloatArray, dones: Any, infos: list[dict[str, Any]], ended: int
     ) -> None:
-        """Store a step of the environments, as it is without ``VecNormalize``."""
-        normalizer, original = self._vec_normalize_env, new_obs
+        """Store a step of the environments, as it is without ``VecNormalize``, and count it only then: after an
+        interruption in between (Ctrl-C), it is found in the journal, now or after loading."""
+        collector, normalizer, original = self.collector, self._vec_normalize_env, new_obs
         if normalizer is None:
             self._last_original_obs = self._last_obs  # type: ignore[assignment]
         else:
             original, rewards = normalizer.get_original_obs(), normalizer.get_original_reward()
         last_one = "terminal_observation" if normalizer is None else ORIGINAL
-        executed, next_obs, masks = self.collector.completed(actions, original, dones, infos, last_one)
+        executed, next_obs, masks = collector.completed(actions, original, dones, infos, last_one)
         with self._background.observing:
-            self._remember(self._last_original_obs, next_obs, executed, rewards, dones, infos, masks)
+            if collector.journal is not None:
+                self._catch_up()
+            before = self._last_original_obs
+            journaled = collector.store(before, next_obs, executed, rewards, dones, infos, masks)
+            self.num_timesteps, collector.journaled = self.num_timesteps + len(infos), journaled
+            self.episodes.add(rewards, dones, infos)
             self._last_obs = new_obs
             if normalizer is not None:
                 self._last_original_obs = original  # type: ignore[assignment]
             self._episode_num += ended
-
-    def _remember(
-        self,
-        observations: Any,
-        next_observations: Any,
-        actions: IntArray,
-        rewards: FloatArray,
-        dones: Any,
-        infos: list[dict[str, Any]],
-        masks: Masks | None,
-    ) -> None:
-        """Store one transition of each environment, and count it only then: after an interruption in between (Ctrl-C),
-        it is found in the journal, now or after loading."""
-        if self.collector.journal is not None:
-            self._catch_up()
-        journaled = self.collector.store(observations, next_observations, actions, rewards, dones, infos, masks)
-        self.num_timesteps, self.collector.journaled = self.num_timesteps + len(infos), journaled
-        self.episodes.add(rewards, dones, infos)
 
     def _catch_up(self) -> None:
         """Count what is in the journal and nowhere else."""
@@ -545,11 +532,6 @@ class Ensemble(OffPolicyAlgorithm):
         if not self.agent_learner.has_actor:
             self.actions.begin_episodes(environments, self._generator)
 
-    @property
-    def acted_by(self) -> FloatArray | None:
-        """Probabilities that the last training actions were drawn by; None for agents without an actor."""
-        return self.actions.drawn_by
-
     def predict(
         self,
         observation: Any,
@@ -600,7 +582,7 @@ class Ensemble(OffPolicyAlgorithm):
         if not self._begun:
             self._begun = True
             self._begin_episodes(np.array([0]))
-        batch = _batch_of_one(observation)
+        batch = stacked([observation])
         if self._vec_normalize_env is not None:
             batch = self._vec_normalize_env.normalize_obs(batch)
         with self._background.acting:
@@ -635,29 +617,19 @@ class Ensemble(OffPolicyAlgorithm):
         :param discount: of this transition; None: the agent's ``gamma``
         """
         self._check_one_loop("observe")
-        terminated, truncated = (
-            checks.check_truth(name, value) for name, value in (("terminated", terminated), ("truncated", truncated))
-        )
+        collector, number = self.collector, self.num_timesteps + 1
         step = Transition(observation, executed_action, reward, next_observation, terminated, truncated, discount)
-        step = self.collector.given_transition(step, "executed_action", self.num_timesteps + 1)
-        info: dict[str, Any] = {"TimeLimit.truncated": truncated and not terminated}
-        if discount is not None:
-            info["discount"] = discount
-        masks = self.collector.given_masks(mask, next_mask, terminated)
-        done, kept_reward = terminated or truncated, np.array([reward], dtype=np.float32)
+        step = collector.given_masks(collector.given_transition(step, "executed_action", number), mask, next_mask)
+        done = step.terminated or step.truncated
         with self._background.observing:
-            self._remember(
-                _batch_of_one(step.observation),
-                _batch_of_one(step.next_observation),
-                np.array([[step.action]]),
-                kept_reward,
-                np.array([done]),
-                [info],
-                masks,
-            )
+            if collector.journal is not None:
+                self._catch_up()
+            journaled = collector.store_transition(step)
+            self.num_timesteps, collector.journaled = number, journaled
+            self.episodes.add([step.reward], [done], [{"discount": discount}])
             if self._vec_normalize_env is not None:
-                update_normalizer(self._vec_normalize_env, replace(step, reward=float(kept_reward[0])))
-            self.collector.acted_mask = None
+                update_normalizer(self._vec_normalize_env, step)
+            collector.acted_mask = None
             if done:
                 self._episode_num += 1
                 self._begin_episodes(np.array([0]))
@@ -937,9 +909,3 @@ def _generators(seed: int | None) -> tuple[np.random.Generator, np.random.Genera
     if seed is None:
         return np.random.default_rng(), np.random.default_rng()
     return np.random.default_rng([seed, 4]), np.random.default_rng([seed, 1])
-
-
-def _batch_of_one(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _batch_of_one(part) for key, part in value.items()}
-    return np.array(value)[None]
