@@ -145,9 +145,9 @@ class Session:
             try:
                 self.folder.tidy()
                 self._open()
-            except OSError as error:
+            except OSError as refusal:
                 raise RunError(
-                    f"{self.folder.path} cannot be written: {error.strerror or error}; copy it to a folder that can "
+                    f"{self.folder.path} cannot be written: {refusal.strerror or refusal}; copy it to a folder that can "
                     "be, and use it there"
                 ) from None
             observer.began(self.info, self.progress)

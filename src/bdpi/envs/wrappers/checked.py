@@ -22,14 +22,14 @@ class Checked(gym.Wrapper[Any, Any, Any, Any]):
         self._step, self._warned = 0, False
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        result = self.env.reset(**kwargs)
+        result: Any = self.env.reset(**kwargs)
         if not isinstance(result, tuple) or len(result) != 2:
             raise ValueError("reset of the environment must return an observation and a dictionary: return seen, {}")
         self._check_observation(result[0], self.observation_space, "first observation")
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        result = self.env.step(action)
+        result: Any = self.env.step(action)  # of any kind, in an old environment
         self._step += 1
         if not isinstance(result, tuple) or len(result) != 5:
             n = len(result) if isinstance(result, tuple) else 1
