@@ -14,6 +14,7 @@ import numpy as np
 from bdpi.runs.config import BaseConfig, RunConfig
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.presets import preset_of
+from bdpi.runs.settings import policy_arguments
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -193,17 +194,6 @@ def with_preset(config: Config, note: Callable[[str], None]) -> Config:
     for name, value in preset.items():
         note(f"{config.environment}: {name}={value}, as in the paper (--set {name}=[64,64] would change it)")
     return config.changed(policy_kwargs={**preset, **config.policy_kwargs})
-
-
-def policy_arguments(config: BaseConfig) -> dict[str, Any]:
-    """The ``policy_kwargs`` of a run, as policies take them: with classes instead of their names."""
-    from torch import nn
-
-    activations = {"tanh": nn.Tanh, "relu": nn.ReLU}
-    policy_kwargs = dict(config.policy_kwargs)
-    if "activation_fn" in policy_kwargs:
-        policy_kwargs["activation_fn"] = activations[policy_kwargs["activation_fn"]]
-    return policy_kwargs
 
 
 def build_agent(config: BaseConfig, environment: gym.Env[Any, Any]) -> Agent:

@@ -15,9 +15,8 @@ from bdpi.agents.encoding import Arrays, decode, encode
 from bdpi.agents.files import File, read_agent, write_agent
 from bdpi.agents.sizes import check_layers
 from bdpi.baselines.paper import PEERS, make_peer
-from bdpi.runs.build import policy_arguments
 from bdpi.runs.config import BaseConfig
-from bdpi.runs.settings import check_names, check_policy_settings
+from bdpi.runs.settings import check_names, check_policy_settings, policy_arguments
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm

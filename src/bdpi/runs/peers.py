@@ -22,7 +22,6 @@ from bdpi.runs.build import (
     agent_class,
     make_environment,
     monitored,
-    policy_arguments,
     warnings_as_notes,
     with_full_id,
 )
@@ -33,7 +32,7 @@ from bdpi.runs.peer_file import save_peer
 from bdpi.runs.progress import Observer, Progress
 from bdpi.runs.recorder import PeerRecorder
 from bdpi.runs.session import Content, Driver, Session, new_status
-from bdpi.runs.settings import defaults_of
+from bdpi.runs.settings import defaults_of, policy_arguments
 from bdpi.runs.signals import leave_group, left_to_parent
 
 if TYPE_CHECKING:

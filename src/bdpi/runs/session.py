@@ -147,8 +147,8 @@ class Session:
                 self._open()
             except OSError as refusal:
                 raise RunError(
-                    f"{self.folder.path} cannot be written: {refusal.strerror or refusal}; copy it to a folder that can "
-                    "be, and use it there"
+                    f"{self.folder.path} cannot be written: {refusal.strerror or refusal}; copy it to a folder "
+                    "that can be, and use it there"
                 ) from None
             observer.began(self.info, self.progress)
             try:

@@ -6,9 +6,12 @@ import ast
 import difflib
 import inspect
 from collections.abc import Container, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bdpi.runs.errors import RunError
+
+if TYPE_CHECKING:
+    from bdpi.runs.config import BaseConfig
 
 ACTIVATIONS = ("tanh", "relu")
 POLICY_SETTINGS = ("net_arch", "activation_fn", "normalize_images")
@@ -162,3 +165,14 @@ def _is_layers(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in value
     )
+
+
+def policy_arguments(config: BaseConfig) -> dict[str, Any]:
+    """The ``policy_kwargs`` of a run, as policies take them: with classes instead of their names."""
+    from torch import nn
+
+    activations = {"tanh": nn.Tanh, "relu": nn.ReLU}
+    policy_kwargs = dict(config.policy_kwargs)
+    if "activation_fn" in policy_kwargs:
+        policy_kwargs["activation_fn"] = activations[policy_kwargs["activation_fn"]]
+    return policy_kwargs
