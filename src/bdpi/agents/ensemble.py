@@ -283,6 +283,7 @@ class Ensemble(OffPolicyAlgorithm):
             if seed is not None and self.replay_buffer is not None:  # else a loaded agent is set up
                 self._generator, self._predict_generator = _generators(seed)
                 self.policy.generator = self._predict_generator
+                self._begun = False  # act draws what it draws at the beginning of an episode, too
 
     @property
     def learner_name(self) -> str:
