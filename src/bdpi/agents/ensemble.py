@@ -370,7 +370,7 @@ class Ensemble(OffPolicyAlgorithm):
                 )
             try:
                 new_obs, rewards, dones, infos = env.step(actions)
-                reset_infos, n_ended = env.unwrapped.reset_infos, int(np.count_nonzero(dones))
+                reset_infos, n_ended = env.unwrapped.reset_infos, sum(dones.tolist())
                 if self._vec_normalize_env is None:
                     collector.check(new_obs, rewards, dones, infos, reset_infos, self.num_timesteps + self.n_envs)
                 self._store_step(actions, new_obs, rewards, dones, infos, n_ended)
