@@ -625,7 +625,7 @@ class Ensemble(OffPolicyAlgorithm):
             if collector.journal is not None:
                 self._catch_up()
             journaled = collector.store_transition(step)
-            self.num_timesteps, collector.journaled = number, journaled
+            self.num_timesteps, collector.journaled = self.num_timesteps + 1, journaled
             self.episodes.add([step.reward], [done], [{"discount": discount}])
             if self._vec_normalize_env is not None:
                 update_normalizer(self._vec_normalize_env, step)
