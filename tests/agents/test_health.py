@@ -134,7 +134,7 @@ def test_an_episode_that_never_ends_also_where_learning_waits_for_the_end():
 
 def test_an_actor_that_is_certain_of_something_bad():
     few = {"n_critics": 4, "buffer_size": 2000, "gradient_steps": 8}
-    unscaled = {"scale_observations": False, "return_size": None}
+    unscaled = {"observation_size": None, "return_size": None}
     agent = learned(Turning(), 83 * 7, **few, **unscaled, learning_rate=1e-3, trust_region=0.05)
     assert codes(agent) == {"certain-but-poor"}
 
@@ -185,7 +185,7 @@ def test_a_run_that_learns_says_nothing(environment):
 @pytest.mark.slow
 @pytest.mark.parametrize(("environment", "seed"), [("CartPole-v1", 2), ("FrozenLake-v1", 1), ("Table-v0", 1)])
 def test_a_run_that_has_learned_for_long_says_nothing(environment, seed):
-    scales = {"scale_observations": True, "return_size": 1.0}
+    scales = {"observation_size": 1.0, "return_size": 1.0}
     agent = bdpi.BDPI(
         "MlpPolicy", environment, 5e-4, seed=seed, n_critics=8, fit_steps=5, batch_size=64, n_threads=1, **scales
     )

@@ -7,11 +7,11 @@ import pytest
 from gymnasium import spaces
 
 from bdpi.agents import ABCDQN, AGENTS, BDPI, ActorMimic, BootstrappedDQN, Ensemble
-from bdpi.agents.actions import draw
 from bdpi.agents.agent_file import declared
 from bdpi.agents.arguments import DEFAULTS, Settings
 from bdpi.agents.buffers import TransitionBuffer
 from bdpi.agents.collector import Collector, EpisodeRecord
+from bdpi.agents.draws import draw
 from bdpi.agents.journal import Journal
 from small import Walk
 
@@ -89,7 +89,7 @@ def test_an_episode_record_knows_returns_and_the_longest_episode():
 
 
 def test_training_actions_are_drawn_from_the_actor_within_masks():
-    agent = BDPI("MlpPolicy", Walk(), seed=0, n_critics=1)
+    agent = BDPI("MlpPolicy", Walk(), seed=0, n_critics=1, persistence=1)
     seen, masks = np.zeros((200, 3), np.float32), np.array([[True, False]] * 200)
     picked = agent.actions.pick(agent.agent_learner, seen, None, np.random.default_rng(1))
     np.testing.assert_array_equal(picked, draw(agent.actions.drawn_by, np.random.default_rng(1)))

@@ -322,7 +322,7 @@ def test_the_papers_configuration_is_one_word_away():
     assert (agent.n_critics, agent.critics_per_step, agent.critic_iterations) == (16, None, 4)
     hyper = agent.hyperparameters()
     assert (hyper.critic_rule.step_size, agent.trust_region) == (0.2, 0.05)
-    assert (agent.scale_observations, agent.return_size) == (False, None)
+    assert (agent.observation_size, agent.return_size) == (None, None)
     assert (hyper.learning_rate, hyper.actor_learning_rate) == (1e-4, 1e-4)
     linear = [module for module in agent.policy.actor.modules() if isinstance(module, nn.Linear)]
     assert [layer.out_features for layer in linear] == [32, 4]

@@ -193,6 +193,10 @@ class _Transitions(_Base):
         """Of the last step of each environment."""
         return self.rewards[self.pos - 1 : self.pos or None]
 
+    def rewards_held(self) -> NDArray[np.float32]:
+        """Of all transitions held, demonstrations too."""
+        return np.concatenate([self.rewards[: self.size()], self.rewards[self.buffer_size :]], axis=None)
+
     def newest_observations(self) -> Observations:
         """That the last step of each environment led to."""
         return _map(lambda array: array[self.pos - 1], self.next_observations)

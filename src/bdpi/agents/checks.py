@@ -79,9 +79,11 @@ def check_settings(agent: Ensemble) -> None:
     if agent.critics_per_step is not None:
         check_integer("critics_per_step", agent.critics_per_step, 1, agent.n_critics)
     check_number("critic_step_size", agent.critic_step_size, 0, 1)
-    check_truth("scale_observations", agent.scale_observations)
-    if agent.return_size is not None:
-        check_number("return_size", agent.return_size, 0)
+    for name in ("observation_size", "return_size"):
+        if (value := getattr(agent, name)) is not None:
+            check_number(name, value, 0)
+    check_number("rare_rewards", agent.rare_rewards, 0, 1, low_included=True)
+    check_number("persistence", agent.persistence, 1, low_included=True)
     check_integer("gradient_steps", agent.gradient_steps, -1)
     check_choice(agent.learner_choice)
     dtype_of(agent.precision)

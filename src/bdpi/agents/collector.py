@@ -384,6 +384,8 @@ class EpisodeRecord:
     def __init__(self, n_envs: int) -> None:
         #: of the episodes that are going on
         self.sums, self.steps = [0.0] * n_envs, [0] * n_envs
+        #: return of the episode that ended last in each environment
+        self.last = [0.0] * n_envs
         #: of the episodes that have ended
         self.count = 0
         self.first: list[float] = []
@@ -396,6 +398,7 @@ class EpisodeRecord:
             self.sums[index] += float(rewards[index])
             self.steps[index] += info.get("discount") != 1.0  # the inner decisions of a continuous action take no time
             if dones[index]:
+                self.last[index] = self.sums[index]
                 self._end(self.sums[index])
                 self.begin(index)
 
