@@ -328,16 +328,20 @@ class _Transitions(_Base):
                 f"{where} does not fit: it ends at position {pos}, this memory has {self.buffer_size} rows"
             )
         rows = self.buffer_size if full else pos
-        self._check_shown(shown, own, where)
-        for name, array in own.items():
-            if loaded[name].shape != (rows, *array.shape[1:]) or rows > len(array):
-                raise ValueError(
-                    f"{where} does not fit: {name} has shape {loaded[name].shape}, this agent's memory {array.shape}"
-                )
-            if loaded[name].dtype != array.dtype:
-                raise ValueError(f"{where} does not fit: {name} is {loaded[name].dtype}, this memory {array.dtype}")
-            if array.dtype.kind == "f" and not np.isfinite(loaded[name]).all():
-                raise ValueError(f"{where} is damaged: {name} holds numbers that are not finite")
+        if shown and shown.keys() != own.keys():
+            raise ValueError(f"{where} is not a replay memory of this kind of agent: it shows {sorted(shown)}")
+        parts = [(loaded, rows, ""), *([(shown, len(shown["actions"]), "the demonstrations' ")] if shown else [])]
+        for given, length, whose in parts:
+            for name, array in own.items():
+                found = given[name]
+                if found.shape != (length, *array.shape[1:]) or (given is loaded and rows > len(array)):
+                    raise ValueError(
+                        f"{where} does not fit: {whose}{name} has shape {found.shape}, this memory {array.shape}"
+                    )
+                if found.dtype != array.dtype:
+                    raise ValueError(f"{where} does not fit: {whose}{name} is {found.dtype}, this memory {array.dtype}")
+                if array.dtype.kind == "f" and not np.isfinite(found).all():
+                    raise ValueError(f"{where} is damaged: {whose}{name} holds numbers that are not finite")
         taken = {
             name: np.concatenate([loaded[name], array[rows : self.buffer_size], *([shown[name]] if shown else [])])
             for name, array in own.items()
@@ -347,20 +351,6 @@ class _Transitions(_Base):
         self.n_demonstrations = len(shown["actions"]) * self.n_envs if shown else 0
         self.pos, self.full = pos, bool(full)
         self._added, self._contents = (pos + full * self.buffer_size) * self.n_envs, object()
-
-    @staticmethod
-    def _check_shown(shown: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]], where: str) -> None:
-        """Whether demonstrations from a file fit."""
-        if not shown:
-            return
-        if shown.keys() != own.keys():
-            raise ValueError(f"{where} is not a replay memory of this kind of agent: it shows {sorted(shown)}")
-        rows = len(shown["actions"])
-        for name, array in shown.items():
-            if array.shape != (rows, *own[name].shape[1:]) or array.dtype != own[name].dtype:
-                raise ValueError(f"{where} does not fit: the demonstrations' {name} has shape {array.shape}")
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ValueError(f"{where} is damaged: the demonstrations' {name} is not finite")
 
 
 class TransitionBuffer(_Transitions, ReplayBuffer):

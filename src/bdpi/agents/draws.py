@@ -19,7 +19,7 @@ _SHORTEST = 1e-30  # time; a number can be divided by it
 
 def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
     """One action per row, by inverting the cumulative distribution."""
-    cumulative = probabilities.cumsum(axis=1)
+    cumulative: FloatArray = np.add.accumulate(probabilities, axis=1)
     if len(probabilities) == 1:  # the same, more quickly
         (row,) = cumulative.tolist()
         return np.array([min(bisect.bisect_right(row, generator.random() * row[-1]), len(row) - 1)])
