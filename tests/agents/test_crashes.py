@@ -17,7 +17,7 @@ ROBOT = Path(__file__).with_name("robot.py")
 KILLS = int(os.environ.get("BDPI_KILLS", "12"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("mode", [[], ["background"]], ids=["in turn", "in the background"])
 def test_killed_at_random_moments(tmp_path, mode):
     """BDPI_KILLS=200 in the environment tries longer."""

@@ -182,7 +182,7 @@ def test_a_run_that_learns_says_nothing(environment):
     assert agent.health() == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("environment", "seed"), [("CartPole-v1", 2), ("FrozenLake-v1", 1), ("Table-v0", 1)])
 def test_a_run_that_has_learned_for_long_says_nothing(environment, seed):
     scales = {"scale_observations": True, "return_size": 1.0}

@@ -196,7 +196,7 @@ def test_it_learns_a_small_task():
     assert evaluate_policy(agent, agent.get_env(), 20, deterministic=False)[0] >= 6.5
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [1, 2])
 def test_cart_pole(seed):
     """A random policy balances for 22 steps on average; no 40 of its 2000 episodes in a row had a mean above 29.
@@ -209,7 +209,7 @@ def test_cart_pole(seed):
     assert np.convolve(env.get_episode_rewards(), np.ones(50) / 50, "valid").max() >= 100
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_lunar_lander():
     """The best 30 episodes in a row had means of 80, -55 and -28 with the seeds 1 to 3. Of a network that is not
     trained, by a learning rate of 0, they had -139, -145 and -138, even in 36 000 steps.

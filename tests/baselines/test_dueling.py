@@ -184,7 +184,7 @@ def test_it_learns_a_small_task():
     assert evaluate_policy(agent, agent.get_env(), 10)[0] == 7
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_cart_pole():
     """A random policy balances for 22 steps on average; no 40 of its 2000 episodes in a row had a mean above 29."""
     env = Monitor(gym.make("CartPole-v1"))

@@ -78,7 +78,7 @@ def finished(folder: Path) -> set[int]:
     return {config["seed"] for config in configs if config["status"] == "finished"}
 
 
-@pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.full)])
 def test_each_run_is_finished_once_though_a_worker_and_the_driver_are_killed(tmp_path: Path, executor: str) -> None:
     if executor == "ray":
         pytest.importorskip("ray", reason="needs the extra bdpi[ray]")
