@@ -203,7 +203,7 @@ def test_the_last_observation_of_an_episode_is_kept_as_it_was(is_dict, truncates
     """Also where VecNormalize has clipped it for the agent. After a time limit, its value is learned from."""
     env = VecNormalize(DummyVecEnv([lambda: Saturating(is_dict, truncates)] * 2), clip_obs=5.0)
     policy = "MultiInputPolicy" if is_dict else "MlpPolicy"
-    agent = BDPI(policy, env, journal=tmp_path / "robot.sqlite", **SMALL).learn(600)
+    agent = BDPI(policy, env, journal=tmp_path / "robot.sqlite", train_freq=100, **SMALL).learn(600)
     held = agent.replay_buffer.transitions()
     following = held.next_observations["sensor"] if is_dict else held.next_observations
     assert (following == 500).sum() == 6

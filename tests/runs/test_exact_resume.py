@@ -45,15 +45,9 @@ def interrupted(plan: RunConfig, path: Path, seed: int) -> tuple[Any, ...]:
     rng = np.random.default_rng(seed)
     status, sessions = "new", 0
     while status != "finished":
-        left = int(rng.integers(1, 120))
-
-        def out_of_time() -> bool:
-            nonlocal left
-            left -= 1
-            return left <= 0
-
+        left = iter(range(int(rng.integers(0, 119))))
         session = prepare(plan, path) if status == "new" else prepare_resumption(path)
-        status = session.run(should_stop=out_of_time).status
+        status = session.run(should_stop=lambda left=left: next(left, None) is None).status
         sessions += 1
     assert sessions > 3
     return result_of(path)
@@ -70,7 +64,12 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("what", PLANS)
+SMALLER = ("bdpi", "abcdqn", "noise", "continuous actions")
+
+
+@pytest.mark.parametrize(
+    "what", [what if what in SMALLER else pytest.param(what, marks=pytest.mark.full) for what in PLANS]
+)
 def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path: Path, what: str) -> None:
     whole = uninterrupted(PLANS[what], tmp_path / "whole")
     assert interrupted(PLANS[what], tmp_path / "parts", seed=0) == whole
