@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from bdpi.cli import app
 from bdpi.runs.results import read_runs
 
 STUDY = """
@@ -69,12 +71,10 @@ def test_a_study_from_the_first_run_to_the_report(folder: Path) -> None:
     assert {"figure.png", "figure.pdf", "tables.md", "index.html"} <= {
         path.name for path in (folder / "shown").iterdir()
     }
-    again = bdpi("report", "kept", "--out", "again", folder=folder)
-    assert "index.html" in again.stdout
+    assert "index.html" in bdpi("report", "kept", "--out", "again", folder=folder).stdout
     tables = [(folder / name / "tables.md").read_text().splitlines() for name in ("shown", "again")]
-    assert [line for line in tables[0] if "Made by" not in line] == [
-        line for line in tables[1] if "Made by" not in line
-    ]
+    shown, again = ([line for line in table if "Made by" not in line] for table in tables)
+    assert shown == again
     archived = (folder / "kept" / "episodes.csv.gz").read_bytes()
     shutil.rmtree(next(folder.glob("runs/tiny/*/*/PPO-seed1")))
     fewer = bdpi("report", "runs/tiny", "--archive", "kept", "--out", "shown", folder=folder)
@@ -96,9 +96,12 @@ def test_a_study_from_the_first_run_to_the_report(folder: Path) -> None:
         (["report", "missing"], "is not the folder of a study"),
     ],
 )
-def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str) -> None:
-    done = bdpi(*arguments, folder=folder, check=False)
-    assert done.returncode == 2
+def test_mistakes_are_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert [path.name for path in folder.iterdir()] == ["tiny.yaml"]
@@ -165,14 +168,17 @@ def test_who_goes_on_after_a_failure_is_told_what_comes_first(folder: Path) -> N
     assert "Go on" not in bdpi(*command, folder=folder).stdout
 
 
-def test_a_study_whose_driver_is_killed_again_and_again(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.full)])
+def test_a_study_whose_driver_is_killed_again_and_again(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, kills: int
+) -> None:
     """The merged result is that of an undisturbed study; processes that were left alone end by themselves."""
     undisturbed = tmp_path_factory.mktemp("undisturbed")
     (undisturbed / "tiny.yaml").write_text(STUDY)
     bdpi("study", "tiny.yaml", folder=undisturbed)
     rng = random.Random(0)
     command = [sys.executable, "-m", "bdpi.cli", "study", "tiny.yaml", "--workers", "2"]
-    for _ in range(4):
+    for _ in range(kills):
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as process:
             time.sleep(rng.uniform(1, 6))
             process.send_signal(rng.choice([signal.SIGKILL, signal.SIGINT]))
@@ -185,19 +191,15 @@ def test_a_study_whose_driver_is_killed_again_and_again(folder: Path, tmp_path_f
     assert statuses == ["finished"] * 4
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.full) for each in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_a_signal_to_all_its_processes_stops_a_study_cleanly(folder: Path, number: signal.Signals) -> None:
     """As a terminal sends them for Ctrl-C and when it is closed, and ``timeout`` does."""
     (folder / "tiny.yaml").write_text(STUDY.replace("episodes: 25", "episodes: 5000"))
     command = [sys.executable, "-m", "bdpi.cli", "study", "tiny.yaml", "--workers", "2", "--only", "BDPI"]
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # also where the tests run under nohup
-    )
+    usual = {"preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}  # also where the tests run under nohup
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True, **usual)
     configs = [folder / f"runs/tiny/algorithms/FrozenLake-v1/BDPI-seed{seed}/config.json" for seed in range(2)]
     end = time.monotonic() + 60
     while not all(config.exists() for config in configs) and time.monotonic() < end:

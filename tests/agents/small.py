@@ -54,3 +54,8 @@ def quick_agent(env: Any = None, policy: str = "MlpPolicy", seed: int = 0, **arg
 def fingerprint(agent: BDPI) -> bytes:
     """All bits that learning changes."""
     return b"".join(tensor.numpy().tobytes() for tensor in agent.agent_learner.state_dict().values())
+
+
+def epochs_of(agent: BDPI) -> int:
+    """How often it has learned; the attribute is Stable-Baselines3's own."""
+    return agent._n_updates

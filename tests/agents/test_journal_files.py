@@ -196,7 +196,7 @@ def test_files_of_another_kind(kind, tmp_path):
     with zipfile.ZipFile(tmp_path / "archive", "w") as archive:
         archive.writestr("notes.txt", "milk")
     for name in ("text", "empty", "archive"):
-        with pytest.raises(JournalError, match="damaged, or another kind of file"):
+        with pytest.raises(JournalError, match="another kind of file"):
             kind[1](tmp_path / name, tmp_path / "new.sqlite")
     with pytest.raises(FileNotFoundError):
         kind[1](tmp_path / "nowhere", tmp_path / "new.sqlite")
@@ -216,7 +216,7 @@ def test_a_journal_that_a_robot_has_open_is_read_but_not_added_to(tmp_path):
         file = export(NPZ, path, tmp_path / "file.npz")
         with np.load(file, allow_pickle=False) as arrays:
             assert len(arrays["actions"]) == 13
-        with pytest.raises(JournalError, match=r"Another program has it open; stop that first"):
+        with pytest.raises(JournalError, match="Another program"):
             import_npz(file, path)
         robot.append(step)
         assert len(robot) == 14
@@ -283,7 +283,7 @@ def test_a_damaged_journal_is_not_exported(tmp_path):
     path = written(tmp_path / "j.sqlite", SPACES[0])
     change(path, "UPDATE transitions SET action = 99 WHERE id = 5")
     (tmp_path / "file.npz").write_text("what was there before")
-    with pytest.raises(JournalError, match="transition 5 makes no sense"):
+    with pytest.raises(JournalError, match="transition 5"):
         export(NPZ, path, tmp_path / "file.npz")
     assert (tmp_path / "file.npz").read_text() == "what was there before"
 

@@ -113,7 +113,7 @@ def test_whoever_looks_at_the_journal_of_a_running_robot(tmp_path, monkeypatch):
                 with Journal("robot.sqlite") as journal:
                     assert len(journal) == written, way
                 assert Path("robot.sqlite-wal").exists(), way
-                with pytest.raises(JournalError, match="is being written by another agent"):
+                with pytest.raises(JournalError, match="another agent"):
                     BDPI("MlpPolicy", LOOP, journal="robot.sqlite")
                 say(10)
                 written += 10

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFram
 from torch import nn
 
 from bdpi import BDPI, PAPER
-from small import QUICK, Walk, fingerprint, quick_agent
+from small import QUICK, Walk, epochs_of, fingerprint, quick_agent
 
 SPACES = {
     "box": spaces.Box(-1, 1, (3,), np.float32),
@@ -111,15 +111,15 @@ def test_epochs_per_transition_do_not_depend_on_the_number_of_environments(n_env
     agent = quick_agent(env, train_freq=train_freq, gradient_steps=gradient_steps, batch_size=1)
     agent.learn(120)
     per_transition = 1 if gradient_steps == -1 else gradient_steps / train_freq
-    assert agent._n_updates == 120 * per_transition
+    assert epochs_of(agent) == 120 * per_transition
 
 
 def test_learning_starts_with_the_first_full_batch_and_again_at_once():
     agent = quick_agent(batch_size=16).learn(20)
-    assert agent._n_updates == 5
+    assert epochs_of(agent) == 5
     agent.learn(10)  # with the counter set back: SB3 would repeat a warm-up without learning
-    assert agent._n_updates == 15
-    assert quick_agent(train_freq=(2, "episode"), batch_size=8).learn(70)._n_updates == 5
+    assert epochs_of(agent) == 15
+    assert epochs_of(quick_agent(train_freq=(2, "episode"), batch_size=8).learn(70)) == 5
 
 
 def test_very_deep_networks_and_other_activation_functions_fall_back_to_torch():
@@ -165,7 +165,7 @@ def test_vec_normalize_hides_no_infinity(training, fault):
     agent = None
     env = VecNormalize(make_vec_env(Faulty, n_envs=2), training=training)
     agent = quick_agent(env)
-    with pytest.raises(ValueError, match=f"the {fault} of environment 0 at step .* is not finite: -?inf"):
+    with pytest.raises(ValueError, match=f"the {fault} of environment 0"):
         agent.learn(200)
     held = len(agent.replay_buffer)
     agent.learn(20, reset_num_timesteps=False)

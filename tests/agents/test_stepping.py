@@ -20,6 +20,7 @@ from torch import nn
 from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN
 from bdpi.agents import Ensemble, TabularBDPI
 from bdpi.envs import ControlLoop
+from small import epochs_of
 
 SMALL: dict[str, Any] = {"n_critics": 3, "batch_size": 16, "critic_iterations": 2, "fit_steps": 3}
 SMALL |= {"policy_kwargs": {"net_arch": [16]}}
@@ -199,14 +200,14 @@ def test_nonsense_is_refused_and_nothing_is_lost(bad, message):
 
 def test_a_control_loop_has_no_steps():
     agent = quick(env=ControlLoop(BOX, spaces.Discrete(3)))
-    with pytest.raises(RuntimeError, match="act, observe and learn_once"):
+    with pytest.raises(RuntimeError, match="learn_once"):
         agent.learn(10)
     several = BDPI("MlpPolicy", DummyVecEnv([lambda: gym.make("CartPole-v1")] * 2), **SMALL)
     with pytest.raises(ValueError, match="one system at a time"):
         several.act(np.zeros(4, np.float32))
-    with pytest.raises(ValueError, match="give train_freq a number of steps"):
+    with pytest.raises(ValueError, match="train_freq"):
         quick(env="CartPole-v1", train_freq=(1, "episode")).start_learning()
-    with pytest.raises(ValueError, match="ABCDQN cannot learn while it acts"):
+    with pytest.raises(ValueError, match="ABCDQN"):
         quick(ABCDQN).start_learning()
 
 
@@ -222,7 +223,7 @@ def test_dict_observations():
     whole = BDPI("MlpPolicy", ControlLoop(spaces.Box(0, 255, (2,), np.uint8), spaces.Discrete(2)), **SMALL)
     assert whole.act(np.array([255.0, 0.0])) in (0, 1)
     for bad in ([300.0, 0.0], [0.7, 0.0]):  # numbers that would become others
-        with pytest.raises(ValueError, match="uint8, the type of its space, cannot"):
+        with pytest.raises(ValueError, match="uint8"):
             whole.act(np.array(bad))
 
 
@@ -284,22 +285,22 @@ def test_learning_while_acting():
     seen = np.zeros(4, np.float32)
     before = agent.policy.probabilities(seen[None])
     agent.start_learning()
-    with pytest.raises(RuntimeError, match="in the background already"):
+    with pytest.raises(RuntimeError, match="background"):
         agent.start_learning()
-    with pytest.raises(RuntimeError, match="in the background already"):
+    with pytest.raises(RuntimeError, match="background"):
         agent.learn_once()
     drive(agent, 100, learns=False)
     deadline = time.monotonic() + 60
-    while agent._n_updates < 60 and time.monotonic() < deadline:
+    while epochs_of(agent) < 60 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert agent._n_updates >= 60
+    assert epochs_of(agent) >= 60
     agent.stop_learning()
     # never more epochs than learn() would have made, and none after stop_learning
-    made = agent._n_updates
+    made = epochs_of(agent)
     assert 60 <= made <= 85  # learning starts at a batch of 16
     assert made + agent.epochs_due == 85
     time.sleep(0.1)
-    assert agent._n_updates == made
+    assert epochs_of(agent) == made
     assert len(agent.replay_buffer) == 100
     assert not np.array_equal(agent.policy.probabilities(seen[None]), before)
     found, expected = agent.policy.probabilities(seen[None]), agent.agent_learner.behaviour(seen[None])
@@ -326,15 +327,15 @@ def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path):
     agent.stop_learning()
     left = agent.epochs_due
     assert left > 20
-    assert agent._n_updates + left == 45  # as many as learn() makes of 60 steps, which begins at a batch of 16
+    assert epochs_of(agent) + left == 45  # as many as learn() makes of 60 steps, which begins at a batch of 16
     agent.save(tmp_path / "without memory")
     assert agent.learn_once()
     assert agent.epochs_due == left - 1
     for each in (agent, Slow.load(tmp_path / "agent", env=loop())):  # both go on with them
-        assert each._n_updates + each.epochs_due == 45
+        assert epochs_of(each) + each.epochs_due == 45
         each.start_learning()
         each.stop_learning(finish=True)
-        assert (each.epochs_due, each._n_updates) == (0, 45)
+        assert (each.epochs_due, epochs_of(each)) == (0, 45)
     loaded = Slow.load(tmp_path / "without memory", env=loop())
     loaded.start_learning()
     loaded.stop_learning(finish=True)
@@ -342,16 +343,16 @@ def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path):
     loaded.start_learning()
     drive(loaded, 16, learns=False)
     loaded.stop_learning(finish=True)
-    assert loaded._n_updates == 46
+    assert epochs_of(loaded) == 46
     quarters = quick(train_freq=4)
     quarters.start_learning()
     drive(quarters, 22, learns=False)
     quarters.stop_learning(finish=True)
-    assert quarters._n_updates == 1  # of seven quarters: parts of epochs are not waited for
+    assert epochs_of(quarters) == 1  # of seven quarters: parts of epochs are not waited for
     quarters.start_learning()
     quarters.observe(**GOOD)
     quarters.stop_learning(finish=True)
-    assert quarters._n_updates == 2
+    assert epochs_of(quarters) == 2
 
 
 def test_whoever_is_interrupted_while_the_rest_is_learned_can_stop(monkeypatch):
@@ -366,7 +367,7 @@ def test_whoever_is_interrupted_while_the_rest_is_learned_can_stop(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         agent.stop_learning(finish=True)
     agent.stop_learning()
-    assert agent._n_updates + agent.epochs_due == 45
+    assert epochs_of(agent) + agent.epochs_due == 45
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no timers that interrupt")
@@ -394,11 +395,11 @@ def test_whoever_is_interrupted_while_learning_starts_can_start_again():
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted > 0
-    made = agent._n_updates
+    made = epochs_of(agent)
     agent.start_learning()
     drive(agent, 5, seed=1, learns=False)
     agent.stop_learning(finish=True)
-    assert agent._n_updates == made + 5
+    assert epochs_of(agent) == made + 5
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
@@ -460,7 +461,7 @@ def test_a_failure_in_the_background_surfaces(monkeypatch):
 def test_learn_in_the_background():
     agent = quick(env="CartPole-v1", asynchronous=True).learn(200)
     assert agent.num_timesteps == len(agent.replay_buffer) == 200
-    assert agent._n_updates == 185  # learning starts at a batch of 16
+    assert epochs_of(agent) == 185  # learning starts at a batch of 16
     assert agent.epochs_due == 0
     assert agent._background is None
     assert threading.active_count() < 20
@@ -542,7 +543,7 @@ def test_whoever_changes_an_agent_waits_for_the_epoch(what, tmp_path):
         time.sleep(0.01)  # an epoch has begun
         changes[what]()
     agent.stop_learning()
-    assert agent._n_updates > 3
+    assert epochs_of(agent) > 3
     assert agent.disturbed == 0
 
 

@@ -51,7 +51,7 @@ def test_numbers_get_all_combinations_of_evenly_spaced_values(box: spaces.Box, n
 
 def test_up_to_256_actions() -> None:
     assert len(executed(spaces.Box(-1, 1, (8,)), 2)) == 256
-    with pytest.raises(ValueError, match="512 actions, more than 256"):
+    with pytest.raises(ValueError, match="512 actions"):
         DiscreteAction(Echo(spaces.Box(-1, 1, (9,))), 2)
 
 

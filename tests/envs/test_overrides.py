@@ -147,7 +147,7 @@ def test_noise_does_not_share_the_environments_random_numbers() -> None:
 
 @pytest.mark.parametrize("probability", [-0.1, 1.1, math.nan, "0.2", None, True])
 def test_probabilities_are_checked(probability: Any) -> None:
-    with pytest.raises(ValueError, match="probability must be a number from 0 to 1"):
+    with pytest.raises(ValueError, match="probability"):
         OffPolicyNoise(Recorder(), probability)
 
 
@@ -168,7 +168,7 @@ def test_the_supervisor_replaces_unsafe_actions_and_says_so() -> None:
 def test_a_supervisor_that_returns_no_action_is_named(wrong: Any) -> None:
     env = BackupPolicy(Recorder(), lambda *_: wrong)
     env.reset()
-    with pytest.raises(ValueError, match="BackupPolicy replaced action 2"):
+    with pytest.raises(ValueError, match="replaced action 2"):
         env.step(2)
 
 

@@ -302,8 +302,8 @@ def test_that_pytorch_trains_instead_of_kernels_is_said(monkeypatch: pytest.Monk
     batches, hyper = random_batches(2, 2, 12, n=40), Hyperparameters(critic_iterations=1, fit_steps=1)
     with monkeypatch.context() as patch:
         patch.setattr("bdpi.learner.pictures.why_not", lambda device: REMEDY)
-        with pytest.warns(RuntimeWarning, match="not the faster kernels for pictures: they need a GPU, Triton"):
+        with pytest.warns(RuntimeWarning, match="need a GPU"):
             learner(True, **asked).epoch(transitions(), *batches, hyper)
     monkeypatch.setattr("bdpi.learner.pictures.find_picture_networks", lambda module, inputs: None)
-    with pytest.warns(RuntimeWarning, match="not the faster kernels for pictures: they train convolutions and linear"):
+    with pytest.warns(RuntimeWarning, match="train convolutions"):
         learner(True, **asked).epoch(transitions(), *batches, hyper)

@@ -146,7 +146,7 @@ def test_a_module_that_fails_shows_its_own_error():
     wrong = nn.Sequential(nn.Flatten(), nn.Linear(5, 3))  # the images have more than 5 numbers
     critics = np.array([[flatten_parameters(wrong)] * 2])
     learner = TorchLearner(wrong, wrong, LearnerState.fresh(flatten_parameters(wrong), critics))
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+    with pytest.raises(RuntimeError, match="multiplied"):
         learner.epoch(image_transitions(), *random_batches(1, 1, 16, n=60), Hyperparameters())
 
 

@@ -421,7 +421,7 @@ def test_an_archive_keeps_what_the_new_runs_lack(tmp_path: Path) -> None:
     assert with_archived([replace(second, returns=np.zeros(1))], tmp_path / "failed")[0].status == "finished"
     config = first.config.changed(hyperparameters={"n_critics": 3})
     other = replace(first, record=RunRecord(config, first.record.status))
-    with pytest.raises(RunError, match=r"seed 0, with another hyperparameters"):
+    with pytest.raises(RunError, match="hyperparameters"):
         with_archived([other], archive)
     (archive / "runs.json").write_text("{")
     with pytest.raises(RunError, match="damaged"):
@@ -563,7 +563,7 @@ def test_who_would_resume_a_run_leaves_the_files_that_are_being_saved(tmp_path: 
     execute(one)
     saving = one.folder / ".next-9-agent.zip"
     saving.write_bytes(b"the first half")
-    with RunFolder(one.folder).locked(), pytest.raises(RunError, match="being trained by another process"):
+    with RunFolder(one.folder).locked(), pytest.raises(RunError, match="another process"):
         prepare_resumption(one.folder, episodes=100)
     assert saving.exists()
 
@@ -602,7 +602,7 @@ def test_an_archive_holds_everything(tmp_path: Path) -> None:
     assert 0 < runs[0].entropies[0] <= 2
     assert copies[0].entropies[0] == pytest.approx(runs[0].entropies[:100].mean(), rel=1e-3)
     assert len(runs[1].test_returns) == 15
-    with pytest.raises(RunError, match="is not the folder of a study"):
+    with pytest.raises(RunError, match="not the folder"):
         read_runs(tmp_path)
     (tmp_path / "archive" / "episodes.csv.gz").write_bytes(b"nothing")
     with pytest.raises(RunError, match="is damaged"):

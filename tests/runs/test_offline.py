@@ -23,6 +23,7 @@ from bdpi.runs.folder import RunFolder
 from bdpi.runs.offline import prepare_offline
 from bdpi.runs.play import play
 from bdpi.runs.progress import Observer
+from small import epochs_of
 
 QUICK: dict[str, Any] = {"n_critics": 2, "fit_steps": 4, "batch_size": 32, "critic_iterations": 2, "n_threads": 1}
 N = 1500
@@ -89,7 +90,7 @@ def test_the_folder_says_what_was_done(lake, tmp_path, monkeypatch):
     def tick(done: int, total: int) -> None:
         ticks.append((done, total))
         if done > 1:
-            saved.append(BDPI.load(tmp_path / "out" / "agent.zip")._n_updates)
+            saved.append(epochs_of(BDPI.load(tmp_path / "out" / "agent.zip")))
 
     outcome = session.run(Listener(tick))
     assert ticks[-1] == (20, 20)
@@ -102,9 +103,9 @@ def test_the_folder_says_what_was_done(lake, tmp_path, monkeypatch):
     assert config["result"]["epochs"] == 20
     assert config["hyperparameters"] == {**QUICK, "buffer_size": 20_000}
     assert config["versions"]["numpy"] == np.__version__
-    with pytest.raises(RunError, match=r"already holds a run \(config.json, agent.zip\)"):
+    with pytest.raises(RunError, match="already holds"):
         prepare_offline(plan(lake), tmp_path / "out")
-    with pytest.raises(RunError, match="knows no environment: name one"):
+    with pytest.raises(RunError, match="no environment"):
         play(outcome.folder, 1)
     assert prepare_offline(plan(lake, epochs=None)).config.epochs == N
     notes: list[str] = []
@@ -122,7 +123,7 @@ def test_every_agent_learns_from_a_journal_the_same_with_the_same_seed(agent, la
         session = prepare_offline(plan(lake, agent=agent, epochs=3, seed=seed), tmp_path / name)
         assert session.run().status == "finished"
         loaded = AGENTS[agent].load(tmp_path / name / "agent.zip")
-        assert loaded._n_updates == 3
+        assert epochs_of(loaded) == 3
         policies.append([policy_of(each).tolist() for each in (session.agent, loaded)])
         assert policies[-1][0] == policies[-1][1]
     assert policies[0] == policies[1] != policies[2]
@@ -137,7 +138,7 @@ def test_the_robot_goes_on_with_what_was_learned_and_takes_no_other_journal_for_
         for _ in range(N + 100):
             journal.append(Transition(1, 2, 0.0, 2, False, False))
     saved = tmp_path / "out" / "agent.zip"
-    with pytest.raises(ValueError, match=r"other\.sqlite is not the journal that this agent has written"):
+    with pytest.raises(ValueError, match="is not the journal"):
         BDPI.load(saved, env=loop, journal=tmp_path / "other.sqlite")
     for name, held in (("robot", N + 1), ("new", 1)):
         with warnings.catch_warnings():
@@ -166,14 +167,14 @@ def test_an_environment_to_try_it_in(lake, tmp_path):
 
 
 def test_another_environment_is_refused(lake, tmp_path):
-    with pytest.raises(RunError, match="another environment than CartPole-v1: observation_space: Discrete there, Box"):
+    with pytest.raises(RunError, match="Discrete there, Box"):
         prepare_offline(plan(lake, environment="CartPole-v1"), tmp_path / "out")
-    with pytest.raises(RunError, match="observation_space: n 16 there, 64 here"):
+    with pytest.raises(RunError, match="n 16 there, 64 here"):
         prepare_offline(plan(lake, environment="FrozenLake8x8-v1"), tmp_path / "out")
     with Journal(tmp_path / "five.sqlite", spaces.Discrete(16), spaces.Discrete(5)) as journal:
         for _ in range(40):
             journal.append(Transition(1, 4, 0.0, 2, False, False))
-    with pytest.raises(RunError, match="action_space: n 5 there, 4 here"):
+    with pytest.raises(RunError, match="n 5 there, 4 here"):
         prepare_offline(plan(tmp_path / "five.sqlite", environment="FrozenLake-v1"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -182,26 +183,26 @@ def test_what_cannot_be_learned_from(lake, tmp_path):
     short = tmp_path / "short.sqlite"
     with Journal(short, spaces.Discrete(16), spaces.Discrete(4)):
         pass
-    with pytest.raises(RunError, match="has no transitions to learn from"):
+    with pytest.raises(RunError, match="no transitions"):
         prepare_offline(plan(short))
     with Journal(short) as journal:
         for _ in range(5):
             journal.append(Transition(1, 2, 0.0, 2, False, False))
-    with pytest.raises(RunError, match=r"has 5 transitions.*from 32 at a time.*--set batch_size=5"):
+    with pytest.raises(RunError, match="batch_size=5"):
         prepare_offline(plan(short))
     with Journal(short) as journal:
         for _ in range(40):
             journal.append(Transition(1, 2, 0.0, 99, False, False))  # which nobody checks in such a program
-    with pytest.raises(RunError, match=r"is damaged: transition 6: the next observation .* is 99, outside"):
+    with pytest.raises(RunError, match=r"transition 6.* is 99"):
         prepare_offline(plan(short))
     with pytest.raises(RunError, match="there is no journal"):
         prepare_offline(plan(tmp_path / "nowhere.sqlite", environment="FrozenLake-v1"))
     assert not (tmp_path / "nowhere.sqlite").exists()
-    with pytest.raises(RunError, match="ppo cannot learn from a journal: choose from bdpi, abcdqn"):
+    with pytest.raises(RunError, match="ppo"):
         prepare_offline(plan(lake, agent="ppo"))
     with pytest.raises(RunError, match="leave --set journal out"):
         prepare_offline(plan(lake, hyperparameters={**QUICK, "journal": "other.sqlite"}))
-    with pytest.raises(RunError, match="--action-bits belongs to an environment"):
+    with pytest.raises(RunError, match="--action-bits"):
         prepare_offline(plan(lake, action_bits=4))
     with pytest.raises(RunError, match="n_critics"):
         prepare_offline(plan(lake, hyperparameters={"n_critics": 0}))
@@ -217,7 +218,7 @@ def test_stopped_in_the_middle_what_was_learned_is_kept(lake, tmp_path):
 
     outcome = prepare_offline(plan(lake, environment="FrozenLake-v1"), tmp_path / "out").run(should_stop=should_stop)
     assert (outcome.status, outcome.summary.epochs, outcome.summary.test_episodes) == ("interrupted", 7, 0)
-    assert BDPI.load(tmp_path / "out" / "agent.zip")._n_updates == 7
+    assert epochs_of(BDPI.load(tmp_path / "out" / "agent.zip")) == 7
     assert RunFolder.open(tmp_path / "out").read().status.state == "interrupted"
 
 

@@ -66,12 +66,12 @@ def test_a_run_that_is_interrupted_is_saved_and_one_that_is_killed_at_once_canno
 
 def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
     prepare(quick(episodes=3), tmp_path).run()
-    with pytest.raises(RunError, match=r"already has its 3 episodes.*--episodes"):
+    with pytest.raises(RunError, match="its 3 episodes"):
         prepare_resumption(tmp_path)
     assert prepare_resumption(tmp_path, episodes=5).run().summary.episodes == 5
     steps = prepare_resumption(tmp_path, steps=200).run().summary.steps
     assert steps == 200
-    with pytest.raises(RunError, match=r"already has its 200 steps.*--steps"):
+    with pytest.raises(RunError, match="its 200 steps"):
         prepare_resumption(tmp_path)
 
 

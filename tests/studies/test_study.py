@@ -174,7 +174,7 @@ def test_studies_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ):
         with pytest.raises(RunError, match=message):
             load_study(str(tmp_path / name))
-    with pytest.raises(RunError, match="there is no study 'figur2': choose from"):
+    with pytest.raises(RunError, match="no study 'figur2'"):
         load_study("figur2")
 
 
@@ -201,7 +201,7 @@ def test_a_series_may_show_one_that_shows_another(tmp_path: Path) -> None:
 def test_names_that_are_there_twice_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("environments: {a: CartPole-v1}\nrows:\n  r:\n    s: {agent: ppo}\n    s: {agent: a2c}")
-    with pytest.raises(RunError, match=r"mine.yaml has 's' twice in one table \(lines 4 and 5\)"):
+    with pytest.raises(RunError, match=r"twice.*lines 4 and 5"):
         load_study(str(file))
     # what is merged may be changed, which is no repetition
     file.write_text(
