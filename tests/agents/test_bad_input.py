@@ -23,22 +23,18 @@ from bdpi import BDPI, learner
 from small import Walk, fingerprint, quick_agent
 
 
-class Faulty(Walk):
+def faulty(at: int, observation=None, reward=None, executed=None, **arguments) -> Walk:
     """Returns one bad value at a chosen step."""
 
-    def __init__(self, at: int, observation=None, reward=None, executed=None, **arguments):
-        super().__init__(**arguments)
-        self.at, self.observation, self.reward, self.executed, self.count = at, observation, reward, executed, 0
+    def value(bad, good):
+        return lambda env, usual: good(env, usual) if bad is None or env.steps != at else bad
 
-    def step(self, action):
-        observation, reward, terminated, truncated, info = super().step(action)
-        self.count += 1
-        if self.count == self.at:
-            observation = observation if self.observation is None else self.observation
-            reward = reward if self.reward is None else self.reward
-            if self.executed is not None:
-                info["executed_action"] = self.executed
-        return observation, reward, terminated, truncated, info
+    return Walk(
+        seen=value(observation, lambda env, usual: usual),
+        pays=value(reward, lambda env, action: float(action)),
+        says=lambda env: {"executed_action": executed} if executed is not None and env.steps == at else {},
+        **arguments,
+    )
 
 
 NAN = np.full(3, np.nan, np.float32)
@@ -64,7 +60,7 @@ NAN = np.full(3, np.nan, np.float32)
     ],
 )
 def test_bad_values_from_the_environment(fault, message):
-    agent = quick_agent(Faulty(25, **fault))
+    agent = quick_agent(faulty(25, **fault))
     with pytest.raises(ValueError, match=message):
         agent.learn(100)
     assert len(agent.replay_buffer) == 24
@@ -74,17 +70,12 @@ def test_bad_values_from_the_environment(fault, message):
 
 
 def test_the_right_environment_and_the_first_observation_are_named():
-    faulty = iter([False, True, False])
-    env = make_vec_env(lambda: Faulty(5, reward=np.nan) if next(faulty) else Walk(), n_envs=3)
+    has_fault = iter([False, True, False])
+    env = make_vec_env(lambda: faulty(5, reward=np.nan) if next(has_fault) else Walk(), n_envs=3)
     with pytest.raises(ValueError, match="reward of environment 1 at step 15"):
         quick_agent(env).learn(100)
-
-    class Broken(Walk):
-        def _observation(self):
-            return NAN
-
     with pytest.raises(ValueError, match="first observation of environment 0"):
-        quick_agent(Broken()).learn(10)
+        quick_agent(Walk(seen=lambda env, usual: NAN)).learn(10)
 
 
 PICTURE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -157,13 +148,8 @@ def test_a_senseless_schedule_is_named(schedule):
 
 
 def test_what_diverges_is_named():
-    class Huge(Walk):
-        def step(self, action):
-            observation, _, *rest = super().step(action)
-            return observation, 1e38, *rest
-
     with pytest.raises(ValueError, match=r"learning diverged at step 16: .*rewards up to 1e\+38"):
-        quick_agent(Huge(), return_size=None).learn(60)
+        quick_agent(Walk(pays=lambda env, action: 1e38), return_size=None).learn(60)
     rectified = {"net_arch": [32, 32], "activation_fn": nn.ReLU}
     with pytest.raises(ValueError, match=r"learning diverged .*, with rewards up to 1\."):
         quick_agent(learning_rate=100.0, policy_kwargs=rectified).learn(400)
@@ -171,24 +157,16 @@ def test_what_diverges_is_named():
 
 @pytest.mark.parametrize("discount", [float("nan"), 5.0, "much"])
 def test_a_senseless_discount_is_named(discount):
-    class Odd(Walk):
-        def step(self, action):
-            result = super().step(action)
-            result[4]["discount"] = discount
-            return result
-
     with pytest.raises(ValueError, match=r'info."discount". of environment 0 at step 1 must be a number'):
-        quick_agent(Odd()).learn(60)
+        quick_agent(Walk(says=lambda env: {"discount": discount} if env.time else {})).learn(60)
 
 
 def test_a_refused_step_leaves_no_gap_in_the_memory():
     """What was refused is not counted, and the memory goes on with the first step of a new episode."""
 
-    class Clock(Faulty):
-        def _observation(self):
-            return np.float32([getattr(self, "time", 0), getattr(self, "count", 0), 0]) / 100
-
-    agent = quick_agent(Clock(10, executed=7))
+    clock = faulty(10, executed=7)
+    clock.seen = lambda env, usual: np.float32([env.time, env.steps, 0]) / 100
+    agent = quick_agent(clock)
     with pytest.raises(ValueError, match="executed_action"):
         agent.learn(40)
     assert agent.num_timesteps == 9

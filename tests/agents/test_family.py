@@ -84,13 +84,7 @@ def test_a_callback_that_ends_training_loses_no_transition(agent_class, raises):
 
 
 def test_the_executed_action_is_the_one_that_is_remembered(agent_class):
-    class Overridden(Walk):
-        def step(self, action):
-            result = super().step(action)
-            result[4]["executed_action"] = 4
-            return result
-
-    agent = make(agent_class, Overridden(STATES, start=3)).learn(30)
+    agent = make(agent_class, Walk(STATES, start=3, says=lambda env: {"executed_action": 4})).learn(30)
     assert np.all(agent.replay_buffer.transitions().actions == 1)
 
 
@@ -118,16 +112,8 @@ def test_asymmetric_networks(agent_class):
 
 
 def test_a_discount_of_its_own_is_remembered_with_a_transition(agent_class):
-    class Free(Walk):
-        """Every other step takes no time."""
-
-        def step(self, action):
-            observation, reward, terminated, truncated, info = super().step(action)
-            if self.time % 2 and not terminated:
-                info["discount"] = 1.0
-            return observation, reward, terminated, truncated, info
-
-    agent = make(agent_class, Free(STATES, length=4), gamma=0.9).learn(20)
+    every_other_step_is_free = Walk(STATES, length=4, says=lambda env: {"discount": 1.0} if env.time % 2 else {})
+    agent = make(agent_class, every_other_step_is_free, gamma=0.9).learn(20)
     np.testing.assert_allclose(agent.replay_buffer.transitions().discounts[:8], [1, 0.9, 1, 0, 1, 0.9, 1, 0])
 
 
@@ -184,18 +170,8 @@ def test_a_masked_action_is_never_taken(agent_class, n_envs):
 def test_masked_actions_take_no_part_in_targets(agent_class):
     """Action 1 would be worth the most by far, but is never allowed in any state: no target may look at it."""
 
-    class Tempting(Walk):
-        action_space = spaces.Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            observation, _ = super().reset(seed=seed)
-            return observation, {"action_mask": np.array([1, 0])}
-
-        def step(self, action):
-            observation, _, terminated, truncated, _ = super().step(action)
-            return observation, 0.0, terminated, truncated, {"action_mask": np.array([1, 0])}
-
-    agent = make(agent_class, Tempting(STATES), critic_step_size=1.0, learning_rate=0.01)
+    tempting = Walk(STATES, pays=lambda env, action: 0.0, says=lambda env: {"action_mask": np.array([1, 0])})
+    agent = make(agent_class, tempting, critic_step_size=1.0, learning_rate=0.01)
     if agent_class is TabularBDPI:
         agent.agent_learner.learner.critics[..., 1] = 100.0
     else:
@@ -223,27 +199,18 @@ def test_masks_belong_to_their_states_also_in_a_replay_file(agent_class, tmp_pat
             np.testing.assert_array_equal(masks[alive], expected[alive])
 
 
-class Sometimes(Walk):
+def sometimes(says_so: bool) -> Walk:
     """Only action 0 is allowed in the first 30 steps, and everything later; which it may say, or leave out.
 
     :param says_so: there is a mask that allows everything
     """
 
-    def __init__(self, says_so: bool):
-        super().__init__(STATES)
-        self.says_so, self.steps = says_so, 0
-
-    def _info(self) -> dict:
-        if self.steps < 30:
+    def mask(env: Walk) -> dict:
+        if env.steps < 30:
             return {"action_mask": np.array([1, 0])}
-        return {"action_mask": np.array([1, 1])} if self.says_so else {}
+        return {"action_mask": np.array([1, 1])} if says_so else {}
 
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0], self._info()
-
-    def step(self, action):
-        self.steps += 1
-        return *super().step(action)[:4], self._info()
+    return Walk(STATES, says=mask)
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
@@ -251,7 +218,7 @@ class Sometimes(Walk):
 def test_a_step_without_a_mask_allows_everything_also_where_a_masked_one_was(agent_class, n_envs):
     """The memory of 48 transitions is overwritten several times."""
     silent, explicit = (
-        make(agent_class, make_vec_env(lambda: Sometimes(says_so), n_envs=n_envs, seed=0), buffer_size=48).learn(240)  # noqa: B023
+        make(agent_class, make_vec_env(lambda: sometimes(says_so), n_envs=n_envs, seed=0), buffer_size=48).learn(240)  # noqa: B023
         for says_so in (False, True)
     )
     data = silent.replay_buffer.transitions()
@@ -260,18 +227,10 @@ def test_a_step_without_a_mask_allows_everything_also_where_a_masked_one_was(age
     assert fingerprint(silent) == fingerprint(explicit)
 
 
-class Lone(Walk):
+def lone(at_reset: bool, at_step: bool, length: int = 7) -> Walk:
     """Gives masks at reset, or at steps."""
-
-    def __init__(self, at_reset: bool, at_step: bool, length: int = 7):
-        super().__init__(STATES, length)
-        self.infos = [{"action_mask": np.array([1, 0])} if given else {} for given in (at_reset, at_step)]
-
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0], self.infos[0]
-
-    def step(self, action):
-        return *super().step(action)[:4], dict(self.infos[1])
+    mask = {"action_mask": np.array([1, 0])}
+    return Walk(STATES, length, says=lambda env: dict(mask) if (at_step if env.time else at_reset) else {})
 
 
 @pytest.mark.parametrize(
@@ -287,7 +246,7 @@ class Lone(Walk):
 )
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_masks_at_resets_or_at_steps_only_are_warned_of_once(given, message, n_envs):
-    agent = make(BDPI, make_vec_env(lambda: Lone(*given), n_envs=n_envs))
+    agent = make(BDPI, make_vec_env(lambda: lone(*given), n_envs=n_envs))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         agent.learn(30)
@@ -376,15 +335,8 @@ def test_senseless_masks_of_predictions_are_named(agent_class, masks):
     [([1, 1, 0], "at step 5"), ([0, 0], "at step 5 allows no"), ("both", "zeros and ones"), ([1, 2], "zeros and ones")],
 )
 def test_senseless_masks_are_named(mask, message):
-    class Odd(Walk):
-        def step(self, action):
-            result = super().step(action)
-            if self.time == 5:
-                result[4]["action_mask"] = mask
-            return result
-
     with pytest.raises(ValueError, match=message):
-        make(BDPI, Odd(STATES)).learn(20)
+        make(BDPI, Walk(STATES, says=lambda env: {"action_mask": mask} if env.time == 5 else {})).learn(20)
 
 
 # -- what is special ------------------------------------------------------------------------------------------------

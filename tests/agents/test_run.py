@@ -148,22 +148,19 @@ def test_vec_normalize_sees_original_values_in_the_buffer_and_normalised_ones_in
 def test_vec_normalize_hides_no_infinity(training, fault):
     """It clips what it normalises; the check looks before it does, and its statistics are not spoilt either."""
 
-    class Faulty(Walk):
-        broken = True
+    broken = []
 
-        def step(self, action):
-            observation, reward, terminated, truncated, info = super().step(action)
-            at_end = fault == "last observation"
-            if self.broken and self.time == (7 if at_end else 3) and agent.num_timesteps > 20:
-                type(self).broken = False
-                if fault == "reward":
-                    reward = np.inf
-                else:
-                    observation = np.full(3, -np.inf, np.float32)
-            return observation, reward, terminated, truncated, info
+    def breaks(env: Walk) -> bool:
+        """Once, in one of the environments."""
+        if broken or env.steps < 12 or env.time != (7 if fault == "last observation" else 3):
+            return False
+        broken.append(True)
+        return True
 
-    agent = None
-    env = VecNormalize(make_vec_env(Faulty, n_envs=2), training=training)
+    faults = {"seen": lambda env, usual: np.full(3, -np.inf, np.float32) if breaks(env) else usual}
+    if fault == "reward":
+        faults = {"pays": lambda env, action: np.inf if breaks(env) else float(action)}
+    env = VecNormalize(make_vec_env(lambda: Walk(**faults), n_envs=2), training=training)
     agent = quick_agent(env)
     with pytest.raises(ValueError, match=f"the {fault} of environment 0"):
         agent.learn(200)
@@ -206,12 +203,9 @@ def test_training_metrics_are_logged(tmp_path):
 
 
 def test_truncated_episodes_bootstrap_from_their_last_observation_and_terminated_ones_do_not():
-    class Clock(Walk):
-        def _observation(self):
-            return np.full(3, getattr(self, "time", 0) / 10, np.float32)
-
     for truncate in (False, True):
-        data = quick_agent(Clock(length=5, truncate=truncate), gamma=0.9).learn(20).replay_buffer.transitions()
+        clock = Walk(length=5, truncate=truncate, seen=lambda env, usual: np.full(3, env.time / 10, np.float32))
+        data = quick_agent(clock, gamma=0.9).learn(20).replay_buffer.transitions()
         np.testing.assert_allclose(data.discounts[4::5], 0.9 if truncate else 0.0)
         np.testing.assert_allclose(data.discounts[:4], 0.9)
         np.testing.assert_allclose(data.next_observations[4, 0], 0.5)

@@ -28,7 +28,7 @@ except DependencyNotInstalled as error:
 else:
     MISSING = ""
 
-needs_miniworld = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 Make = Callable[..., gym.Env]
 
@@ -81,7 +81,6 @@ def red(picture: np.ndarray) -> np.ndarray:
 # Registration and spaces
 
 
-@needs_miniworld
 def test_the_id_makes_a_hallway_with_500_steps_four_actions_and_small_pictures(
     make: Make, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,7 +94,6 @@ def test_the_id_makes_a_hallway_with_500_steps_four_actions_and_small_pictures(
     assert env.observation_space == gym.spaces.Box(0, 255, (60, 80, 3), np.uint8)
 
 
-@needs_miniworld
 @pytest.mark.filterwarnings("error")
 def test_gymnasium_and_stable_baselines3_find_nothing_to_complain_about(make: Make) -> None:
     gymnasium_check_env(make(render_mode="rgb_array").unwrapped)
@@ -105,7 +103,6 @@ def test_gymnasium_and_stable_baselines3_find_nothing_to_complain_about(make: Ma
 # Starting state
 
 
-@needs_miniworld
 def test_every_episode_has_another_room_box_and_start_and_they_are_anywhere(make: Make) -> None:
     env = make()
     env.reset(seed=0)
@@ -133,7 +130,6 @@ def test_every_episode_has_another_room_box_and_start_and_they_are_anywhere(make
     assert max(headings) > 0.8 * math.pi
 
 
-@needs_miniworld
 def test_the_size_of_the_room_can_be_chosen_and_the_smallest_have_a_start_too(make: Make) -> None:
     world = make(length=np.array([9, 9]), width=[4.5, 4.5]).unwrapped
     world.reset()
@@ -147,7 +143,6 @@ def test_the_size_of_the_room_can_be_chosen_and_the_smallest_have_a_start_too(ma
 # Episodes
 
 
-@needs_miniworld
 def test_driving_to_the_box_gives_1_and_ends_the_episode(make: Make) -> None:
     env = make()
     for seed in range(10):
@@ -172,7 +167,6 @@ def test_driving_to_the_box_gives_1_and_ends_the_episode(make: Make) -> None:
     assert backwards[-1] == (1, True)  # backing into the box reaches it as well
 
 
-@needs_miniworld
 def test_the_time_limit_of_500_steps_truncates_and_does_not_terminate(make: Make) -> None:
     env = make()
     env.reset(seed=0)
@@ -185,7 +179,6 @@ def test_the_time_limit_of_500_steps_truncates_and_does_not_terminate(make: Make
         assert env.unwrapped.step(TURN_LEFT)[1:4] == (0, False, False)
 
 
-@needs_miniworld
 def test_walls_stop_the_robot(make: Make) -> None:
     env = make()
     env.reset(seed=0)
@@ -201,7 +194,6 @@ def test_walls_stop_the_robot(make: Make) -> None:
 # Movement
 
 
-@needs_miniworld
 @pytest.mark.parametrize(("action", "sign"), [(0, 1), (1, -1), (2, 1), (3, -1)])
 def test_the_amount_of_movement_is_random_at_every_step(make: Make, action: int, sign: int) -> None:
     heading = 0.3
@@ -229,7 +221,6 @@ def test_the_amount_of_movement_is_random_at_every_step(make: Make, action: int,
 # Seeds
 
 
-@needs_miniworld
 def test_the_same_seed_and_actions_give_the_same_frames_rooms_and_movements(make: Make) -> None:
     actions = np.random.default_rng(1).integers(4, size=80)
     episodes = []
@@ -249,7 +240,6 @@ def test_the_same_seed_and_actions_give_the_same_frames_rooms_and_movements(make
 # What can be seen
 
 
-@needs_miniworld
 def test_the_camera_sees_the_box_when_it_looks_there_and_only_then(make: Make) -> None:
     env = make()
     env.reset(seed=0)
@@ -263,7 +253,6 @@ def test_the_camera_sees_the_box_when_it_looks_there_and_only_then(make: Make) -
     assert abs(columns.mean() - 39.5) < 3
 
 
-@needs_miniworld
 def test_light_colours_and_camera_do_not_change_between_episodes(make: Make) -> None:
     env = make(length=(9, 9), width=(5, 5))
     world = env.unwrapped
@@ -277,7 +266,6 @@ def test_light_colours_and_camera_do_not_change_between_episodes(make: Make) -> 
     assert all(np.array_equal(frame, frames[0]) for frame in frames)
 
 
-@needs_miniworld
 @pytest.mark.parametrize("view", ["agent", "top"])
 def test_it_looks_exactly_as_miniworld_draws_it(make: Make, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from miniworld.miniworld import MiniWorldEnv
@@ -292,7 +280,6 @@ def test_it_looks_exactly_as_miniworld_draws_it(make: Make, view: str, monkeypat
             np.testing.assert_array_equal(ours, env.render())
 
 
-@needs_miniworld
 def test_pictures_are_large_and_observations_do_not_depend_on_them(make: Make) -> None:
     plain, pictured = make(), make(view="top", render_mode="rgb_array")
     np.testing.assert_array_equal(plain.reset(seed=1)[0], pictured.reset(seed=1)[0])
@@ -303,7 +290,6 @@ def test_pictures_are_large_and_observations_do_not_depend_on_them(make: Make) -
     np.testing.assert_array_equal(plain.step(FORWARD)[0], pictured.step(FORWARD)[0])
 
 
-@needs_miniworld
 def test_a_window_shows_every_step(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     pygame = pytest.importorskip("pygame")
     shown = []
@@ -325,7 +311,6 @@ def test_a_window_shows_every_step(make: Make, monkeypatch: pytest.MonkeyPatch) 
 # Several at once
 
 
-@needs_miniworld
 def test_hallways_in_one_process_do_not_change_each_others_frames(make: Make) -> None:
     make("MiniWorld-Hallway-v0").reset(seed=0)
     first, second = make(), make()
@@ -338,7 +323,6 @@ def test_hallways_in_one_process_do_not_change_each_others_frames(make: Make) ->
     np.testing.assert_array_equal(first.unwrapped.render_obs(), frame)
 
 
-@needs_miniworld
 def test_spawned_workers_see_what_this_process_sees() -> None:
     frames = []
     for vector in (
@@ -351,7 +335,6 @@ def test_spawned_workers_see_what_this_process_sees() -> None:
     np.testing.assert_array_equal(*frames)
 
 
-@needs_miniworld
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_forked_process_is_told_to_be_spawned(tmp_path: Path) -> None:
     code = """
@@ -368,7 +351,6 @@ os.wait()
     assert 'start_method="spawn"' in printed(code, tmp_path)
 
 
-@needs_miniworld
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_closing_gives_the_memory_back() -> None:
     def megabytes_after_cycles(cycles: int) -> float:
@@ -388,7 +370,6 @@ def test_closing_gives_the_memory_back() -> None:
 # Mistakes
 
 
-@needs_miniworld
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -404,7 +385,6 @@ def test_a_bad_argument_is_named_together_with_the_remedy(arguments: dict) -> No
         Hallway(**arguments)
 
 
-@needs_miniworld
 @pytest.mark.parametrize("action", [4, -1, 0.0, "forward", None, np.array([0, 1])])
 def test_an_invalid_action_is_refused_and_moves_nothing(make: Make, action: object) -> None:
     world = make().unwrapped
@@ -415,7 +395,6 @@ def test_an_invalid_action_is_refused_and_moves_nothing(make: Make, action: obje
     assert (world.agent.pos, world.agent.dir) == before
 
 
-@needs_miniworld
 def test_a_closed_hallway_may_be_closed_again_and_opens_with_the_next_reset(make: Make) -> None:
     world = make(render_mode="rgb_array").unwrapped
     for is_new in (True, False):
@@ -463,7 +442,6 @@ def test_without_miniworld_the_package_works_and_the_error_says_what_to_install(
     check_message(printed('import sys; sys.modules["miniworld"] = None\n' + TRY_TWICE, tmp_path), "miniworld")
 
 
-@needs_miniworld
 @pytest.mark.parametrize("library", ["EGL", "GL", "GLU", "freetype"])
 def test_a_missing_system_library_is_named_together_with_its_package(library: str, tmp_path: Path) -> None:
     hide = f"""
@@ -478,13 +456,11 @@ ctypes.cdll = Hiding(ctypes.CDLL)
     check_message(printed(hide + TRY_TWICE, tmp_path, PYGLET_HEADLESS="1"), f'Library "{library}" not found')
 
 
-@needs_miniworld
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have a display, or no headless mode")
 def test_a_display_that_does_not_answer_gives_the_same_error(tmp_path: Path) -> None:
     check_message(printed(TRY_TWICE, tmp_path, DISPLAY=":987", PYGLET_HEADLESS="0"), "does not start here")
 
 
-@needs_miniworld
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have a display, or no headless mode")
 def test_without_a_display_it_works_by_itself_and_triton_can_be_loaded_after_it(tmp_path: Path) -> None:
     code = (
@@ -498,7 +474,6 @@ def test_without_a_display_it_works_by_itself_and_triton_can_be_loaded_after_it(
 # Learning
 
 
-@needs_miniworld
 def test_bdpi_trains_on_it_end_to_end(make: Make) -> None:
     from bdpi import BDPI
 
@@ -527,7 +502,6 @@ print("fine")
 MINIWORLDS = "miniworld:MiniWorld-Hallway-v0"
 
 
-@needs_miniworld
 @pytest.mark.parametrize(
     "made",
     [
@@ -548,7 +522,6 @@ def test_environments_that_do_not_draw_by_opengl_do_not_load_triton(tmp_path):
     assert printed(f"{code}; print('triton' in sys.modules)", tmp_path) == "False\n"
 
 
-@needs_miniworld
 def test_kernels_for_pictures_that_are_available_stay_so_whatever_draws_later(tmp_path):
     code = f"""
 import os, torch, gymnasium
@@ -563,7 +536,6 @@ gymnasium.make("{MINIWORLDS}").reset()
     assert (said[0], said[-1]) == (str(expected), "fine")
 
 
-@needs_miniworld
 def test_where_triton_would_crash_kernels_for_pictures_are_not_available(tmp_path):
     """Whoever makes the environment before anything of this package is imported gets PyTorch, and is told so."""
     if importlib.util.find_spec("triton") is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import math
 import re
@@ -19,7 +18,6 @@ from bdpi.envs import Table, register
 from bdpi.envs.table import FORWARD, TURN_LEFT, TURN_RIGHT
 
 IDS = {"Table-v0": 200, "TableLong-v0": 2000}
-needs_pygame = pytest.mark.skipif(importlib.util.find_spec("pygame") is None, reason="pictures need pygame")
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +46,6 @@ def drive_to_the_goal(env: gym.Env) -> tuple[float, bool, bool, dict, int]:
     raise AssertionError("the episode never ended")
 
 
-@needs_pygame
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("env_id", "limit"), IDS.items())
 def test_both_ids_make_a_table_that_gymnasium_and_stable_baselines3_like(env_id: str, limit: int) -> None:
@@ -290,7 +287,6 @@ def robot_in(picture: np.ndarray) -> np.ndarray:
     return (black.min(axis=0) + black.max(axis=0) + 1) / 2  # the mark is a hole in the disc and would pull a mean
 
 
-@needs_pygame
 @pytest.mark.parametrize("place", [(0.1, 0.1), (0.9, 0.2), (0.25, 0.8), (0.7, 0.6)])
 def test_the_robot_is_drawn_where_it_is(place: tuple[float, float]) -> None:
     env = Table(start=(*place, 0.0), render_mode="rgb_array")
@@ -304,7 +300,6 @@ def test_the_robot_is_drawn_where_it_is(place: tuple[float, float]) -> None:
     np.testing.assert_allclose(robot_in(env.render()), pixel(*observation[:2]), atol=1)
 
 
-@needs_pygame
 @pytest.mark.parametrize("heading", [0.0, 1.0, math.pi / 2, math.pi, -2.0])
 def test_the_mark_on_the_robot_is_on_the_side_it_looks_to(heading: float) -> None:
     env = Table(start=(0.2, 0.2, heading), render_mode="rgb_array")
@@ -316,7 +311,6 @@ def test_the_mark_on_the_robot_is_on_the_side_it_looks_to(heading: float) -> Non
     assert picture[back].max() < 60
 
 
-@needs_pygame
 def test_the_station_is_blue_and_lies_at_the_goal() -> None:
     env = Table(goal=(0.3, 0.7, 0.0), render_mode="rgb_array")
     env.reset()
@@ -328,7 +322,6 @@ def test_the_station_is_blue_and_lies_at_the_goal() -> None:
     )
 
 
-@needs_pygame
 def test_the_station_shows_its_heading() -> None:
     pictures = []
     for heading in (0.0, 2.0):
@@ -340,7 +333,6 @@ def test_the_station_shows_its_heading() -> None:
     assert abs(different - 200).max() <= 20
 
 
-@needs_pygame
 def test_the_way_the_robot_came_stays_visible_until_the_next_episode_and_a_fallen_one_is_off_the_table() -> None:
     env = Table(start=(0.2, 0.2, 0.0), render_mode="rgb_array")
     env.reset()
@@ -356,7 +348,6 @@ def test_the_way_the_robot_came_stays_visible_until_the_next_episode_and_a_falle
     np.testing.assert_allclose(robot_in(env.render()), pixel(1.02, 0.5), atol=1)
 
 
-@needs_pygame
 def test_human_mode_opens_a_window_shows_each_step_and_closes_it() -> None:
     import pygame
 
