@@ -49,14 +49,8 @@ class Walk(gym.Env):
         self.time += 1
         self.steps += 1
         ended = self.time >= self.length
-        observation = self.seen(self, self.observation_space.sample())
-        return (
-            observation,
-            self.pays(self, action),
-            ended and not self.truncate,
-            ended and self.truncate,
-            self.says(self),
-        )
+        ends = ended and not self.truncate, ended and self.truncate
+        return self.seen(self, self.observation_space.sample()), self.pays(self, action), *ends, self.says(self)
 
 
 def quick_agent(env: Any = None, policy: str = "MlpPolicy", seed: int = 0, **arguments: Any) -> BDPI:

@@ -317,8 +317,13 @@ print(agent.num_timesteps, len(agent.replay_buffer))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files are not limited there")
-@pytest.mark.parametrize("normalized", ["plain", "normalized"])
-@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize(
+    ("n_envs", "normalized"),
+    [
+        (2, "normalized"),
+        *(pytest.param(*more, marks=pytest.mark.full) for more in ((1, "plain"), (1, "normalized"), (2, "plain"))),
+    ],
+)
 def test_learning_goes_on_after_a_full_disk(n_envs, normalized, tmp_path):
     """With what could not be stored, an episode is given up: no transition leads over it."""
     path = tmp_path / "robot.sqlite"

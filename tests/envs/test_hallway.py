@@ -442,7 +442,10 @@ def test_without_miniworld_the_package_works_and_the_error_says_what_to_install(
     check_message(printed('import sys; sys.modules["miniworld"] = None\n' + TRY_TWICE, tmp_path), "miniworld")
 
 
-@pytest.mark.parametrize("library", ["EGL", "GL", "GLU", "freetype"])
+OTHERS = [pytest.param(library, marks=pytest.mark.full) for library in ("GL", "GLU", "freetype")]
+
+
+@pytest.mark.parametrize("library", ["EGL", *OTHERS])
 def test_a_missing_system_library_is_named_together_with_its_package(library: str, tmp_path: Path) -> None:
     hide = f"""
 import ctypes, ctypes.util
@@ -502,18 +505,20 @@ print("fine")
 MINIWORLDS = "miniworld:MiniWorld-Hallway-v0"
 
 
+MADE = {
+    "agent": f"import bdpi; bdpi.BDPI('CnnPolicy', '{MINIWORLDS}', n_critics=1, buffer_size=256)",
+    "run": f"from bdpi.runs.build import make_environment; make_environment('{MINIWORLDS}').reset()",
+    "population": "import bdpi; bdpi.Population(bdpi.BDPI, "
+    f"'{MINIWORLDS}', 1, policy='CnnPolicy', n_critics=1, buffer_size=256)",
+    "peer": f"from bdpi.baselines.paper import make_peer; make_peer('dqn', '{MINIWORLDS}', buffer_size=10)",
+}
+
+
 @pytest.mark.parametrize(
-    "made",
-    [
-        f"from bdpi.runs.build import make_environment; make_environment('{MINIWORLDS}').reset()",
-        f"import bdpi; bdpi.BDPI('CnnPolicy', '{MINIWORLDS}', n_critics=1, buffer_size=256)",
-        f"import bdpi; bdpi.Population(bdpi.BDPI, '{MINIWORLDS}', 1, policy='CnnPolicy', n_critics=1, buffer_size=256)",
-        f"from bdpi.baselines.paper import make_peer; make_peer('dqn', '{MINIWORLDS}', buffer_size=10)",
-    ],
-    ids=["run", "agent", "population", "peer"],
+    "how", ["agent", *(pytest.param(how, marks=pytest.mark.full) for how in MADE if how != "agent")]
 )
-def test_miniworlds_own_is_made_without_a_display_and_triton_can_be_loaded_after_it(made, tmp_path):
-    assert printed(f"{made}\n{AFTER}", tmp_path).endswith("fine\n")  # MiniWorld prints, too
+def test_miniworlds_own_is_made_without_a_display_and_triton_can_be_loaded_after_it(how, tmp_path):
+    assert printed(f"{MADE[how]}\n{AFTER}", tmp_path).endswith("fine\n")  # MiniWorld prints, too
 
 
 def test_environments_that_do_not_draw_by_opengl_do_not_load_triton(tmp_path):

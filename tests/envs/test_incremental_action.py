@@ -136,6 +136,7 @@ def test_time_limits_and_statistics_count_real_steps(make: Any) -> None:
 def test_runs_of_peers_count_real_steps(tmp_path: Path) -> None:
     plan = RunConfig(environment="PendulumIncrements-v0", agent="ppo", seed=1, episodes=2)
     session = prepare(plan, tmp_path / "run")
+    session.draws = False
     session.run()
     assert session.progress.episodes.lengths == [200, 200]
 

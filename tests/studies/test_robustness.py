@@ -206,7 +206,7 @@ def test_a_finished_run_without_its_episodes_is_damaged(three_runs: Path, tmp_pa
     assert comparisons_of([*runs, kept])[0].algorithms[0].unfinished == "1 without episodes"
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_every_algorithm_runs_with_what_is_drawn(number: int, tmp_path: Path) -> None:
     study = load_study("robustness").smaller(configs=number + 1, episodes=4, environments=("CartPole-v1",))
     jobs = [job for job in study.jobs(tmp_path) if job.place.seed == number]
