@@ -307,6 +307,13 @@ def test_learning_while_acting():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert agent.learn_once()
     agent.stop_learning()  # nothing to stop
+    by_itself = quick(env="CartPole-v1", asynchronous=True).learn(200)
+    assert by_itself.num_timesteps == len(by_itself.replay_buffer) == 200
+    assert (epochs_of(by_itself), by_itself.epochs_due) == (185, 0)
+    assert by_itself._background is None
+    assert threading.active_count() < 20
+    by_itself.learn(50, reset_num_timesteps=False)
+    assert len(by_itself.replay_buffer) == 250
 
 
 class Slow(BDPI):
@@ -317,7 +324,11 @@ class Slow(BDPI):
         time.sleep(0.02)
 
 
-def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path):
+def interrupt(*arguments: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path, monkeypatch):
     agent = quick(Slow)
     assert agent.epochs_due == 0
     agent.start_learning()
@@ -344,6 +355,15 @@ def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path):
     drive(loaded, 16, learns=False)
     loaded.stop_learning(finish=True)
     assert epochs_of(loaded) == 46
+    impatient = quick(Slow)
+    impatient.start_learning()
+    drive(impatient, 60, learns=False)
+    with monkeypatch.context() as patch:  # interrupted while the rest is learned, it can be stopped
+        patch.setattr(impatient._background, "wait_until_due", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            impatient.stop_learning(finish=True)
+    impatient.stop_learning()
+    assert epochs_of(impatient) + impatient.epochs_due == 45
     quarters = quick(train_freq=4)
     quarters.start_learning()
     drive(quarters, 22, learns=False)
@@ -353,21 +373,6 @@ def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path):
     quarters.observe(**GOOD)
     quarters.stop_learning(finish=True)
     assert epochs_of(quarters) == 2
-
-
-def test_whoever_is_interrupted_while_the_rest_is_learned_can_stop(monkeypatch):
-    agent = quick(Slow)
-    agent.start_learning()
-    drive(agent, 60, learns=False)
-
-    def interrupt(most: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(agent._background, "wait_until_due", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        agent.stop_learning(finish=True)
-    agent.stop_learning()
-    assert epochs_of(agent) + agent.epochs_due == 45
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no timers that interrupt")
@@ -458,18 +463,7 @@ def test_a_failure_in_the_background_surfaces(monkeypatch):
     assert agent.act(SEEN) in (0, 1)
 
 
-def test_learn_in_the_background():
-    agent = quick(env="CartPole-v1", asynchronous=True).learn(200)
-    assert agent.num_timesteps == len(agent.replay_buffer) == 200
-    assert epochs_of(agent) == 185  # learning starts at a batch of 16
-    assert agent.epochs_due == 0
-    assert agent._background is None
-    assert threading.active_count() < 20
-    agent.learn(50, reset_num_timesteps=False)
-    assert len(agent.replay_buffer) == 250
-
-
-def test_saving_while_learning(tmp_path):
+def test_saving_while_learning_and_not_what_has_diverged(tmp_path):
     agent = quick(env="CartPole-v1")
     agent.start_learning()
     for number in range(5):
@@ -478,13 +472,16 @@ def test_saving_while_learning(tmp_path):
         with agent.learning_paused():
             held = len(agent.replay_buffer)
             loaded = BDPI.load(tmp_path / "agent")
-        assert held == 30 * (number + 1)
-        assert loaded.num_timesteps == held
+        assert loaded.num_timesteps == held == 30 * (number + 1)
         # actor and learner of the file belong together
         seen = np.zeros((1, 4), np.float32)
         found, expected = loaded.policy.probabilities(seen), loaded.agent_learner.behaviour(seen)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
     agent.stop_learning()
+    agent.agent_learner.learner.state.critics.parameters[:] = np.nan
+    with pytest.raises(ValueError, match="diverged"):
+        agent.save(tmp_path / "agent")
+    assert BDPI.load(tmp_path / "agent").num_timesteps == 150  # the good one is still there
 
 
 class Watched(BDPI):
@@ -583,24 +580,33 @@ def test_autosave_before_there_is_anything_to_learn_from(tmp_path):
     """Fewer transitions than a batch, or none."""
 
     def make(name: str, env: Any = None, **arguments: Any) -> BDPI:
-        files = {"autosave": tmp_path / name, "autosave_minutes": 1e-9}
-        return BDPI("MlpPolicy", env or loop(), **files, **{**SMALL, **arguments})
+        return quick(env=env, autosave=tmp_path / name, autosave_minutes=1e-9, **arguments)
+
+    def steps_of(name: str) -> int:
+        return BDPI.load(tmp_path / name).num_timesteps
 
     agent = make("in turn.zip")
     agent.observe(**GOOD)
     assert not agent.learn_once()
-    assert BDPI.load(tmp_path / "in turn.zip").num_timesteps == 1
+    assert steps_of("in turn.zip") == 1
     make("by itself.zip", "CartPole-v1").learn(10)
-    assert BDPI.load(tmp_path / "by itself.zip").num_timesteps == 10
+    assert steps_of("by itself.zip") == 10
     make("without learning.zip", "CartPole-v1", gradient_steps=0).learn(20)
-    assert BDPI.load(tmp_path / "without learning.zip").num_timesteps == 20
+    assert steps_of("without learning.zip") == 20
     agent = make("in the background.zip")
     agent.start_learning()
     deadline = time.monotonic() + 30
     while not (tmp_path / "in the background.zip").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     agent.stop_learning()
-    assert BDPI.load(tmp_path / "in the background.zip").num_timesteps == 0
+    assert steps_of("in the background.zip") == 0
+    shown = make("shown.zip", journal=tmp_path / "robot.sqlite")  # demonstrations are saved, too
+    shown.add_demonstrations([(SEEN, 0, 0.0, SEEN, False, False)] * 20)
+    drive(shown, 30)
+    shown.close_journal()
+    loaded = BDPI.load(tmp_path / "shown.zip", env=loop(), journal=tmp_path / "robot.sqlite")
+    assert loaded.replay_buffer.n_demonstrations == 20
+    assert len(loaded.replay_buffer) == loaded.num_timesteps == 30
 
 
 def test_a_failed_autosave_does_not_stop_a_robot(tmp_path):
@@ -612,26 +618,6 @@ def test_a_failed_autosave_does_not_stop_a_robot(tmp_path):
         assert agent.learn_once()
     with pytest.raises(ValueError, match="autosave"):
         BDPI("MlpPolicy", loop(), autosave=True, **SMALL)
-
-
-def test_demonstrations_are_autosaved(tmp_path):
-    files = {"journal": tmp_path / "robot.sqlite", "autosave": tmp_path / "agent.zip", "autosave_minutes": 1e-9}
-    agent = BDPI("MlpPolicy", loop(), **files, **SMALL)
-    agent.add_demonstrations([tuple(GOOD.values())] * 20)
-    drive(agent, 30)
-    agent.close_journal()
-    loaded = BDPI.load(tmp_path / "agent.zip", env=loop(), journal=tmp_path / "robot.sqlite")
-    assert loaded.replay_buffer.n_demonstrations == 20
-    assert len(loaded.replay_buffer) == loaded.num_timesteps == 30
-
-
-def test_an_agent_that_has_diverged_does_not_replace_a_good_one(tmp_path):
-    agent = quick()
-    agent.save(tmp_path / "agent")
-    agent.agent_learner.learner.state.critics.parameters[:] = np.nan
-    with pytest.raises(ValueError, match="diverged"):
-        agent.save(tmp_path / "agent")
-    BDPI.load(tmp_path / "agent")
 
 
 @pytest.mark.parametrize("how", ["end", "interrupt"])

@@ -153,6 +153,9 @@ def test_targets_of_double_dqn(double_q):
 def test_same_seed_same_bits():
     one, two = (PrioritizedDuelingDQN("MlpPolicy", "CartPole-v1", **QUICK).learn(100) for _ in range(2))
     np.testing.assert_array_equal(numbers(one), numbers(two))
+    for argument in ({"alpha": 3}, {"beta": -1}, {"learning_rate": 0}, {"replay_buffer_class": dict}):
+        with pytest.raises(ValueError, match=next(iter(argument))):
+            PrioritizedDuelingDQN("MlpPolicy", Walk(), **argument)
 
 
 def test_a_saved_agent_goes_on(tmp_path):
@@ -170,12 +173,6 @@ def test_a_saved_agent_goes_on(tmp_path):
     np.testing.assert_array_equal(numbers(loaded), numbers(agent))
     loaded.learn(50, reset_num_timesteps=False)
     assert loaded.num_timesteps == 150
-
-
-def test_bad_arguments_are_named():
-    for argument in ({"alpha": 3}, {"beta": -1}, {"learning_rate": 0}, {"replay_buffer_class": dict}):
-        with pytest.raises(ValueError, match=next(iter(argument))):
-            PrioritizedDuelingDQN("MlpPolicy", Walk(), **argument)
 
 
 def test_it_learns_a_small_task():
