@@ -27,7 +27,7 @@ def faulty(at: int, observation=None, reward=None, executed=None, **arguments) -
     """Returns one bad value at a chosen step."""
 
     def value(bad, good):
-        return lambda env, usual: good(env, usual) if bad is None or env.steps != at else bad
+        return lambda env, usual: bad if bad is not None and env.steps == at and env.time else good(env, usual)
 
     return Walk(
         seen=value(observation, lambda env, usual: usual),
@@ -51,7 +51,7 @@ NAN = np.full(3, np.nan, np.float32)
             {"observation": np.array([0, 0, np.inf], np.float32)},
             "observation of environment 0 at step 25 .* inf at index 2",
         ),
-        ({"observation": NAN, "length": 25}, "last observation of environment 0 at step 25"),  # before a reset hides it
+        ({"observation": NAN, "length": 5}, "last observation of environment 0 at step 25"),  # before a reset hides it
         ({"observation": 6, "space": spaces.Discrete(6)}, r"at step 25 is 6, outside its space 0\.\.5"),
         ({"reward": float("nan")}, "reward of environment 0 at step 25 is not finite: nan"),
         ({"reward": float("-inf")}, "reward of environment 0 at step 25 is not finite: -inf"),

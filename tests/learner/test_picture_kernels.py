@@ -17,7 +17,7 @@ from bdpi.learner.interface import NetworkState
 from bdpi.learner.picture_layers import Layer, PlacedLayer
 from bdpi.learner.pictures import REMEDY, PictureNetworks, find_picture_networks, lay_out, why_not
 from bdpi.learner.torch import TorchLearner
-from worlds import random_batches
+from worlds import picture_transitions, random_batches
 
 pytest.importorskip("triton", reason="needs Triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -245,11 +245,8 @@ def test_the_policy_for_pictures_has_the_usual_shape() -> None:
         assert find_picture_networks(module, torch.rand(2, 3, 60, 80)) is not None
 
 
-def transitions(n: int = 40) -> Transitions:
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 255, (2, n, 3, 12, 16), dtype=np.uint8)
-    rewards, discounts = rng.normal(size=n).astype(np.float32), rng.choice([0, 0.99], n).astype(np.float32)
-    return Transitions(images[0], rng.integers(0, 4, n), rewards, discounts, images[1])
+def transitions() -> Transitions:
+    return picture_transitions((3, 12, 16), 4, n=40)
 
 
 def learner(has_actor: bool, **arguments: Any) -> TorchLearner:
