@@ -57,8 +57,8 @@ def test_the_share_of_a_batch(share, expected):
     assert not make().learn_once()
     assert agent.learn_once()  # learning begins with them
     plain = make().learn(40).replay_buffer  # without them, the very same batches as ever
-    expected = np.random.default_rng(3).integers(0, 40, size=(2, 16))
-    np.testing.assert_array_equal(plain.draw(np.random.default_rng(3), (2, 16), 0.25), expected)
+    usual = np.random.default_rng(3).integers(0, 40, size=(2, 16))
+    np.testing.assert_array_equal(plain.draw(np.random.default_rng(3), (2, 16), 0.25), usual)
     assert agent.replay_buffer.draw(rng, (3, 16), share).min() >= first, "without experience, all are demonstrations"
     agent.learn(30)
     batches = agent.replay_buffer.draw(rng, (50, 16), share)
