@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Browser]:
-    with Browser() as browser:
+    with contextlib.closing(Browser()) as browser:
         yield browser
 
 

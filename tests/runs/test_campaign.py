@@ -27,7 +27,7 @@ from bdpi.runs.episodes import Episodes, Summary, summarize
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import Executor, make_executor, population
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.job import Job, episodes_done, execute, status_of
+from bdpi.runs.job import Job, check_jobs, episodes_done, execute, status_of
 from bdpi.runs.results import StoredRun, read_run, read_runs, with_archived, write_archive, write_index
 from bdpi.runs.train import prepare_resumption
 
@@ -92,6 +92,8 @@ def test_finished_runs_are_never_repeated(tmp_path: Path) -> None:
     assert status_of(longer) == "unfinished"
     assert execute(longer).status == "finished"
     assert status_of(job(tmp_path, episodes=3)) == "finished"
+    with pytest.raises(RunError, match="did you mean n_critics"):  # before anything runs
+        check_jobs([*jobs, job(tmp_path, hyperparameters={"n_critic": 3})])
 
 
 def a_run_that_must_start_over(root: Path, agent: str) -> tuple[Job, Job]:
@@ -253,13 +255,13 @@ def test_a_run_with_other_settings_is_not_mistaken_for_this_one(tmp_path: Path) 
         status_of(job(tmp_path, off_policy_noise=0.1))
 
 
-def recorded(one: Job, **settings: Any) -> None:
+def recorded(one: Job, state: str = "finished", **settings: Any) -> None:
     """Put a finished run there, of which only the settings matter."""
     folder = RunFolder(one.folder)
     folder.make()
     folder.monitor.write_text('#{"t_start": 0, "env_id": ""}\nr,l,t\n' + "1,1,1\n" * 15)
     result = summarize(Episodes([1.0] * 15), 15, 1.0)
-    status = RunStatus(status="finished", result=result, policy="MlpPolicy")
+    status = RunStatus(status=state, result=result, policy="MlpPolicy")
     folder.write(RunRecord(one.config.changed(**settings), status))
 
 
@@ -309,12 +311,9 @@ def test_a_setting_that_is_no_longer_there_is_a_difference(
 
 def test_the_reason_of_a_failure_may_have_several_lines(tmp_path: Path) -> None:
     one = job(tmp_path)
-    execute(one)
-    config = json.loads((one.folder / "config.json").read_text())
-    (one.folder / "config.json").write_text(json.dumps(config | {"status": "failed"}))
-    (one.folder / "error.txt").write_text(
-        'Traceback (most recent call last):\n  File "robot.py", line 3\n    it()\nValueError: the robot\nis on fire\n'
-    )
+    recorded(one, state="failed")
+    trace = 'Traceback (most recent call last):\n  File "robot.py", line 3\n    it()\n'
+    (one.folder / "error.txt").write_text(f"{trace}ValueError: the robot\nis on fire\n")
     assert stored(one).error == "ValueError: the robot is on fire"
 
 
@@ -325,8 +324,7 @@ def test_an_environment_that_calls_sys_exit_fails_its_run_only(
     bad = job(tmp_path, "bad", environment="odd_worlds:Exiting-v0")
     executor = population_on_cpu(monkeypatch, 2) if name == "population" else make_executor(name, workers=2)
     tally, said = run_all([bad, job(tmp_path)], executor, should_stop=stop_after(120))
-    assert len(tally.done) == 1
-    assert len(tally.failed) == 1
+    assert (len(tally.done), len(tally.failed)) == (1, 1)
     text = "\n".join(said)
     assert "SystemExit: 3" in text
     assert "Traceback" in text
@@ -343,27 +341,23 @@ def test_a_damaged_index_is_named_and_the_runs_are_found_without_it(tmp_path: Pa
     assert "the 2 runs below" in problem
 
 
-def test_the_time_left_follows_the_later_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten episodes in ten seconds, then one in ten: the ninety that are left take longer than ninety seconds."""
-    clock, one = [100.0], job(tmp_path, episodes=101)
+def test_the_time_left_is_known_after_the_first_runs_and_follows_the_later_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lefts: dict[int, float | None] = {}  # runs in this process tell nothing while they run
+    jobs = [job(tmp_path, seed=seed, episodes=1) for seed in range(2)]
+    run_all(jobs, show=lambda tally: lefts.update({len(tally.done): tally.seconds_left()}))
+    assert lefts[1] > 0
+    # Ten episodes in ten seconds, then one in ten: the ninety that are left take longer than ninety seconds.
+    clock, one = [100.0], job(tmp_path, "long", episodes=101)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     tally = Tally([one], running={one: 0.0}, began=100.0)
     one.folder.mkdir(parents=True)
-    monitor = one.folder / "monitor.csv"
     for second in range(21):
         clock[0] = 100.0 + second
-        monitor.write_text("#\nr,l,t\n" + "1,1,1\n" * (min(second, 10) + (second == 20)))
+        (one.folder / "monitor.csv").write_text("#\nr,l,t\n" + "1,1,1\n" * (min(second, 10) + (second == 20)))
         left = tally.seconds_left()
     assert left == 900
-
-
-def test_the_time_left_is_known_after_the_first_runs_of_this_process(tmp_path: Path) -> None:
-    """They tell nothing while they run."""
-    lefts: dict[int, float | None] = {}
-    jobs = [job(tmp_path, seed=seed, episodes=1) for seed in range(2)]
-    run_all(jobs, show=lambda tally: lefts.update({len(tally.done): tally.seconds_left()}))
-    assert lefts[1] is not None
-    assert lefts[1] > 0
 
 
 def test_a_run_with_noise_needs_its_test_episodes(tmp_path: Path) -> None:
