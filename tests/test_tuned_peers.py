@@ -112,6 +112,7 @@ def run(table: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(script(table, *arguments), capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_finished_runs_are_kept_and_skipped(table: Path) -> None:
     out = table.with_name("peers.csv.gz")
     first = run(table, "--only", "CartPole-v1/ppo", "--seeds", "100-101")
@@ -135,7 +136,6 @@ def test_finished_runs_are_kept_and_skipped(table: Path) -> None:
     assert "other parameters" in changed.stderr
 
 
-@pytest.mark.full
 def test_failures_are_named_and_the_others_go_on(table: Path) -> None:
     result = run(table, "--only", "CartPole-v1/ppo", "Pendulum-v1/*", "--seeds", "100")
     assert result.returncode == 1

@@ -32,7 +32,7 @@ class InUnits(gym.Wrapper):
 UNITS = [(2.0**12, 1.0), (2.0**-12, 2.0**12), (1.0, 2.0**-12)]
 
 
-@pytest.mark.parametrize("units", UNITS)
+@pytest.mark.parametrize("units", [UNITS[1], *(pytest.param(units, marks=pytest.mark.full) for units in UNITS[::2])])
 @pytest.mark.parametrize(
     ("agent_class", "settings"),
     [

@@ -156,12 +156,20 @@ def random_epochs(kind: str, data: st.DataObject) -> None:
 
 
 HAS_GPU = nvrtc.is_available()
-EXAMPLES = {"torch": 20, "native": 60, "cuda": 40, "fused": 40 if HAS_GPU else 4, "whole": 40 if HAS_GPU else 3}
+#: how many examples of each: in `make test`, and at full size; each example of kernels has some to compile
+EXAMPLES = {"torch": (5, 20), "native": (20, 60), "cuda": (0, 40)}
+EXAMPLES |= {"fused": (0, 40), "whole": (0, 40)} if HAS_GPU else {"fused": (2, 4), "whole": (1, 3)}
+SIZED = [
+    pytest.param(kind, n, marks=[mark for mark in (MARKS[kind], is_full and pytest.mark.full) if mark])
+    for kind, sizes in EXAMPLES.items()
+    for is_full, n in enumerate(sizes)
+    if n
+]
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS[kind]) for kind in EXAMPLES])
-def test_learners_equal_the_reference_on_random_shapes(kind):
-    @settings(max_examples=EXAMPLES[kind], deadline=None)  # of kernels, few: each example has some to compile
+@pytest.mark.parametrize(("kind", "examples"), SIZED)
+def test_learners_equal_the_reference_on_random_shapes(kind, examples):
+    @settings(max_examples=examples, deadline=None)
     @given(data=st.data())
     def equals(data):
         random_epochs(kind, data)

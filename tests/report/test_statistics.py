@@ -36,6 +36,7 @@ def test_estimates_are_those_of_rliable() -> None:
     assert statistics.improvement(both).runs == 22
 
 
+@pytest.mark.full
 def test_rliable_itself_agrees_on_other_numbers() -> None:
     try:
         from rliable import library, metrics

@@ -26,8 +26,11 @@ from bdpi.runs.peers import _Make
 from bdpi.runs.play import open_agent, steps
 from bdpi.runs.train import prepare, prepare_resumption
 
+FEW = ["ppo", "dqn", "sac"]
+OTHERS = [pytest.param(name, marks=pytest.mark.full) for name in PEER_NAMES if name not in FEW]
 
-@pytest.mark.parametrize("name", PEER_NAMES)
+
+@pytest.mark.parametrize("name", FEW + OTHERS)
 def test_a_run_has_what_every_run_has(tmp_path: Path, name: str) -> None:
     environment, episodes = ("Pendulum-v1", 1) if name in ("sac", "td3") else ("CartPole-v1", 6)
     returns = []
@@ -142,6 +145,7 @@ gym.register("Lambda-v0", entry_point=lambda **arguments: Pictures(**arguments))
 """
 
 
+@pytest.mark.full
 def test_pictures_may_come_from_an_environment_that_cannot_be_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
