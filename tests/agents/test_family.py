@@ -349,7 +349,7 @@ def test_critics_are_followed_for_an_episode_by_each_environment_greedily():
 
         class Watch(BaseCallback):
             def _on_step(self) -> bool:
-                followed.append((self.model._followed.copy(), self.locals["dones"].copy()))  # noqa: B023
+                followed.append((self.model.actions.followed.copy(), self.locals["dones"].copy()))  # noqa: B023
                 return True
 
         env = make_vec_env(lambda: Walk(STATES), n_envs=4)

@@ -117,7 +117,7 @@ def test_an_agent_changes_from_one_system_to_several_and_back(tmp_path):
     agent.learn(30, reset_num_timesteps=False).save(tmp_path / "agent")
     agent = ABCDQN.load(tmp_path / "agent", env=loop())
     assert agent.act(np.zeros(4, np.float32)) in (0, 1)
-    assert len(agent._followed) == 1
+    assert len(agent.actions.followed) == 1
 
 
 @pytest.mark.parametrize("agent_class", [BDPI, ABCDQN])
@@ -251,7 +251,7 @@ def test_pictures_as_the_camera_gives_them(space):
     answers = []
     for way in (lambda picture: picture, turned):
         assert agent.act(way(seen)) in (0, 1)
-        answers.append(agent.acted_by)
+        answers.append(agent.actions.drawn_by)
         agent.observe(way(seen), 1, 0.5, way(following), terminated=False, truncated=False)
     np.testing.assert_array_equal(*answers)
     held = agent.replay_buffer.transitions()
@@ -310,7 +310,7 @@ def test_learning_while_acting():
     by_itself = quick(env="CartPole-v1", asynchronous=True).learn(200)
     assert by_itself.num_timesteps == len(by_itself.replay_buffer) == 200
     assert (epochs_of(by_itself), by_itself.epochs_due) == (185, 0)
-    assert by_itself._background is None
+    assert not by_itself._background.is_running
     assert threading.active_count() < 20
     by_itself.learn(50, reset_num_timesteps=False)
     assert len(by_itself.replay_buffer) == 250
