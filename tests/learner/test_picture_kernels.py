@@ -259,7 +259,7 @@ def learner(has_actor: bool, **arguments: Any) -> TorchLearner:
     return TorchLearner(module, critic, state, DEVICE, lambda x: x.float() / 255, 0.5, **arguments)
 
 
-@pytest.mark.parametrize("has_actor", [True, False])
+@pytest.mark.parametrize("has_actor", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_learner_is_as_exact_by_kernels_as_by_pytorch(has_actor: bool) -> None:
     assert why_not(DEVICE) == ""
     rule: dict[str, Any] = {} if has_actor else {"actor_rule": None}

@@ -328,6 +328,7 @@ def test_time_limits_end_episodes_only_where_they_should(limits_terminal):
         environments.close()
 
 
+@pytest.mark.full
 def test_a_group_learns_and_records():
     settings = loop.Settings(DEVICE, sharing=1, steps=20, deploy=1)
     runs = [(Candidate(**SMALL), 0), (Candidate(**SMALL, name="other", observations="range"), 0)]
