@@ -142,7 +142,7 @@ def test_an_argument_that_would_get_lost_is_named_before_anything_is_learned():
             self.my_haste = haste
             super().__init__(policy, env, learning_rate, **settings)
 
-    with pytest.raises(ValueError, match=r"does not keep its argument haste.*self\.haste = haste"):
+    with pytest.raises(ValueError, match="argument haste"):
         Forgetful("MlpPolicy", Walk(), haste=2.0).learn(10)
 
 
