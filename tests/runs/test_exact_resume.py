@@ -190,7 +190,7 @@ def test_a_resumed_run_goes_on_with_its_journal_and_its_autosave(
     while status != "finished":
         (tmp_path / "parts.zip").unlink(missing_ok=True)
         asked = iter(range(int(rng.integers(20, 60))))
-        session = prepare(plan_with("parts"), path) if status == "new" else prepare_resumption(path)
+        session = prepare(plan_with("parts"), path) if status == "new" else prepare_resumption(path, trust=True)
         session.draws = False
         monkeypatch.chdir(path.parent.parent)  # a run may be resumed from anywhere
         status = session.run(should_stop=lambda asked=asked: next(asked, None) is None).status
@@ -217,7 +217,7 @@ def test_a_killed_run_goes_on_with_its_journal(tmp_path: Path, monkeypatch: pyte
 
     with pytest.raises(SystemExit):
         prepare(plans["killed"], tmp_path / "killed").run(should_stop=die)
-    session = prepare_resumption(tmp_path / "killed")
+    session = prepare_resumption(tmp_path / "killed", trust=True)
     session.draws = False
     assert session.run().status == "finished"
     assert result_of(tmp_path / "killed") == whole

@@ -12,13 +12,14 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
-from bdpi.agents.files import UNREADABLE, File, refuse_pickle, with_ending
+from bdpi.agents.files import File, refuse_pickle, with_ending
 from bdpi.agents.journal import Transition
 from bdpi.agents.spaces import is_zero_based, shift_to_zero
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 from bdpi.learner.scales import returns_to_go
 from bdpi.storage.atomic import write_atomically
+from bdpi.storage.reading import Damaged, read_arrays
 
 
 def stacked(values: list[Any]) -> Any:
@@ -281,11 +282,12 @@ class _Transitions(_Base):
             path = path if path.exists() else with_ending(path, ".npz")
         refuse_pickle(path)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                loaded = {name: file[name] for name in file.files}
-        except UNREADABLE as error:
-            if isinstance(error, FileNotFoundError):
-                raise
+            if isinstance(path, str | os.PathLike):
+                with open(path, "rb") as file:
+                    loaded = read_arrays(file)
+            else:
+                loaded = read_arrays(path)  # type: ignore[arg-type]
+        except Damaged as error:
             raise ValueError(f"{path} is not a replay memory, or it is damaged: {error}") from error
         self.take_over(loaded, str(path) if isinstance(path, str | os.PathLike) else "the file")
 
@@ -342,6 +344,7 @@ class _Transitions(_Base):
                     raise ValueError(f"{where} does not fit: {whose}{name} is {found.dtype}, this memory {array.dtype}")
                 if array.dtype.kind == "f" and not np.isfinite(found).all():
                     raise ValueError(f"{where} is damaged: {whose}{name} holds numbers that are not finite")
+                self._check_range(whose, name, found, where)
         taken = {
             name: np.concatenate([loaded[name], array[rows : self.buffer_size], *([shown[name]] if shown else [])])
             for name, array in own.items()
@@ -351,6 +354,23 @@ class _Transitions(_Base):
         self.n_demonstrations = len(shown["actions"]) * self.n_envs if shown else 0
         self.pos, self.full = pos, bool(full)
         self._added, self._contents = (pos + full * self.buffer_size) * self.n_envs, object()
+
+    def _check_range(self, whose: str, name: str, values: NDArray[Any], where: str) -> None:
+        """Whether actions, and states that are numbered, exist; both are counted from zero here.
+
+        :raises ValueError: at the first that does not
+        """
+        kind, _, key = name.partition(".")
+        space: Any = self.action_space if name == "actions" else self.observation_space
+        if key:
+            space = space.spaces[key]
+        if name != "actions" and kind not in ("observations", "next_observations"):
+            return
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            count = space.n if isinstance(space, spaces.Discrete) else space.nvec
+            wrong = (values < 0) | (values >= count)
+            if wrong.any():
+                raise ValueError(f"{where} is damaged: {whose}{name} holds {values[wrong][0]}, which {space} has not")
 
 
 class TransitionBuffer(_Transitions, ReplayBuffer):

@@ -837,7 +837,7 @@ class Ensemble(OffPolicyAlgorithm):
 
         :param path: of the file; ``.zip`` is added where there is no ending
         :param exclude: attributes to leave out
-        :param include: more attributes than are declared
+        :param include: declared attributes to keep in spite of ``exclude``
         :param include_buffer: with the replay memory
         """
         save_agent(self, path, exclude or (), include or (), include_buffer)
