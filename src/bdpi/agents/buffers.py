@@ -330,17 +330,21 @@ class _Transitions(_Base):
                 f"{where} does not fit: it ends at position {pos}, this memory has {self.buffer_size} rows"
             )
         rows = self.buffer_size if full else pos
-        self._check_shown(shown, own, where)
-        for name, array in own.items():
-            if loaded[name].shape != (rows, *array.shape[1:]) or rows > len(array):
-                raise ValueError(
-                    f"{where} does not fit: {name} has shape {loaded[name].shape}, this agent's memory {array.shape}"
-                )
-            if loaded[name].dtype != array.dtype:
-                raise ValueError(f"{where} does not fit: {name} is {loaded[name].dtype}, this memory {array.dtype}")
-            if array.dtype.kind == "f" and not np.isfinite(loaded[name]).all():
-                raise ValueError(f"{where} is damaged: {name} holds numbers that are not finite")
-            self._check_range(name, loaded[name], where)
+        if shown and shown.keys() != own.keys():
+            raise ValueError(f"{where} is not a replay memory of this kind of agent: it shows {sorted(shown)}")
+        parts = [(loaded, rows, ""), *([(shown, len(shown["actions"]), "the demonstrations' ")] if shown else [])]
+        for given, length, whose in parts:
+            for name, array in own.items():
+                found = given[name]
+                if found.shape != (length, *array.shape[1:]) or (given is loaded and rows > len(array)):
+                    raise ValueError(
+                        f"{where} does not fit: {whose}{name} has shape {found.shape}, this memory {array.shape}"
+                    )
+                if found.dtype != array.dtype:
+                    raise ValueError(f"{where} does not fit: {whose}{name} is {found.dtype}, this memory {array.dtype}")
+                if array.dtype.kind == "f" and not np.isfinite(found).all():
+                    raise ValueError(f"{where} is damaged: {whose}{name} holds numbers that are not finite")
+                self._check_range(whose, name, found, where)
         taken = {
             name: np.concatenate([loaded[name], array[rows : self.buffer_size], *([shown[name]] if shown else [])])
             for name, array in own.items()
@@ -351,7 +355,7 @@ class _Transitions(_Base):
         self.pos, self.full = pos, bool(full)
         self._added, self._contents = (pos + full * self.buffer_size) * self.n_envs, object()
 
-    def _check_range(self, name: str, values: NDArray[Any], where: str) -> None:
+    def _check_range(self, whose: str, name: str, values: NDArray[Any], where: str) -> None:
         """Whether actions, and states that are numbered, exist; both are counted from zero here.
 
         :raises ValueError: at the first that does not
@@ -366,23 +370,7 @@ class _Transitions(_Base):
             count = space.n if isinstance(space, spaces.Discrete) else space.nvec
             wrong = (values < 0) | (values >= count)
             if wrong.any():
-                raise ValueError(
-                    f"{where} is damaged: {name} holds {values[wrong][0]}, and the first of {space} is counted as 0"
-                )
-
-    def _check_shown(self, shown: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]], where: str) -> None:
-        """Whether demonstrations from a file fit."""
-        if not shown:
-            return
-        if shown.keys() != own.keys():
-            raise ValueError(f"{where} is not a replay memory of this kind of agent: it shows {sorted(shown)}")
-        rows = len(shown["actions"])
-        for name, array in shown.items():
-            if array.shape != (rows, *own[name].shape[1:]) or array.dtype != own[name].dtype:
-                raise ValueError(f"{where} does not fit: the demonstrations' {name} has shape {array.shape}")
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ValueError(f"{where} is damaged: the demonstrations' {name} is not finite")
-            self._check_range(name, array, where)
+                raise ValueError(f"{where} is damaged: {whose}{name} holds {values[wrong][0]}, which {space} has not")
 
 
 class TransitionBuffer(_Transitions, ReplayBuffer):

@@ -267,11 +267,6 @@ def check_in_space(what: str, values: Any, space: spaces.Space[Any], step: int, 
         )
 
 
-def check_executed_action(value: Any, space: spaces.Discrete, step: int, environment: int) -> int:
-    """``info["executed_action"]`` is an action of the environment; returns it as an int."""
-    return check_action(f'info["executed_action"] of environment {environment} at step {step}', value, space)
-
-
 def check_action(name: str, value: Any, space: spaces.Discrete) -> int:
     """An action of the environment; returns it as an int."""
     array = np.asarray(value)
@@ -292,12 +287,6 @@ def check_truth(name: str, value: Any) -> bool:
     if array.shape != () or not _is_zeros_and_ones(array):
         raise ValueError(f"{name} must be True or False, got {value!r}")
     return bool(array)
-
-
-def check_discount(info: dict[str, Any], step: int, environment: int) -> None:
-    """``info["discount"]``, if there is one, is a number from 0 to 1."""
-    if "discount" in info:
-        check_number(f'info["discount"] of environment {environment} at step {step}', info["discount"], 0, 1, True)
 
 
 def masks_of(

@@ -19,7 +19,7 @@ _SHORTEST = 1e-30  # time; a number can be divided by it
 
 def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
     """One action per row, by inverting the cumulative distribution."""
-    cumulative = probabilities.cumsum(axis=1)
+    cumulative: FloatArray = np.add.accumulate(probabilities, axis=1)
     if len(probabilities) == 1:  # the same, more quickly
         (row,) = cumulative.tolist()
         return np.array([min(bisect.bisect_right(row, generator.random() * row[-1]), len(row) - 1)])
@@ -53,7 +53,8 @@ class Draws:
 
     def __init__(self, n_envs: int, n_actions: int, persistence: float) -> None:
         self.persistence = persistence
-        self.times = np.ones((n_envs, n_actions))
+        self._shape = n_envs, n_actions
+        self.times = np.ones(self._shape)
         #: for how long they are kept, on average, in the episode of each environment
         self.means = np.ones(n_envs)
         self.keeps = [False] * n_envs
@@ -82,6 +83,8 @@ class Draws:
         """Choose for how long times are kept in the next episodes there."""
         if self.persistence == 1:
             return
+        if self.times.shape != self._shape:  # an agent that was saved with other environments
+            self.times, self.means, self.keeps = np.ones(self._shape), np.ones(self._shape[0]), [False] * self._shape[0]
         for environment in environments:
             self.keeps[environment] = bool(generator.random() < self._share())
             mean = self.persistence ** generator.random() if self.keeps[environment] else 1.0

@@ -283,6 +283,7 @@ class Ensemble(OffPolicyAlgorithm):
             if seed is not None and self.replay_buffer is not None:  # else a loaded agent is set up
                 self._generator, self._predict_generator = _generators(seed)
                 self.policy.generator = self._predict_generator
+                self._begun = False  # act draws what it draws at the beginning of an episode, too
 
     @property
     def learner_name(self) -> str:
@@ -376,7 +377,7 @@ class Ensemble(OffPolicyAlgorithm):
                 )
             try:
                 new_obs, rewards, dones, infos = env.step(actions)
-                reset_infos, n_ended = env.unwrapped.reset_infos, int(np.count_nonzero(dones))
+                reset_infos, n_ended = env.unwrapped.reset_infos, sum(dones.tolist())
                 if self._vec_normalize_env is None:
                     collector.check(new_obs, rewards, dones, infos, reset_infos, self.num_timesteps + self.n_envs)
                 self._store_step(actions, new_obs, rewards, dones, infos, n_ended)
@@ -641,7 +642,7 @@ class Ensemble(OffPolicyAlgorithm):
             if collector.journal is not None:
                 self._catch_up()
             journaled = collector.store_transition(step)
-            self.num_timesteps, collector.journaled = number, journaled
+            self.num_timesteps, collector.journaled = self.num_timesteps + 1, journaled
             self.episodes.add([step.reward], [done], [{"discount": discount}])
             if self._vec_normalize_env is not None:
                 update_normalizer(self._vec_normalize_env, step)
