@@ -55,3 +55,11 @@ def emulated_kernels(folder: Path) -> Iterator[None]:
     """Have ``learner="fused"`` and populations run the kernels on the CPU, with ``device="cpu"``."""
     with patch.object(fused, "kernels", Emulator(folder)):
         yield
+
+
+def train(address: Path, *others: Any) -> None:
+    """What a process does that trains runs for ``--executor population``, on the CPU."""
+    from bdpi.runs.executors.training import work
+
+    with emulated_kernels(address.parent):
+        work(address, *others)
