@@ -13,12 +13,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 import bdpi
 
 ROOT = Path(bdpi.__file__).parent
-BEFORE, STEPS, ROUNDS = 400, 200, 25
+BEFORE, STEPS, ROUNDS = 400, 1000, 8  # agents look at themselves every 1000 epochs
 
 
 class Calls(BaseCallback):
@@ -55,9 +57,8 @@ def calls_of_a_step() -> list[tuple[str, str]]:
     return min(calls.steps[-100:-1], key=len)
 
 
-def overhead() -> float:
+def overhead(agent: OffPolicyAlgorithm, learner: Any, epoch: str) -> float:
     """Milliseconds per step that are spent neither in the learner's epoch nor in the environment."""
-    agent = bdpi.BDPI("MlpPolicy", "CartPole-v1", seed=1, device="cpu", n_threads=1, critic_iterations=1, fit_steps=1)
     agent.learn(BEFORE)
     elsewhere = [0.0]
 
@@ -73,7 +74,7 @@ def overhead() -> float:
 
         setattr(owner, name, call)
 
-    timed(agent.agent_learner.learner, "epoch")
+    timed(learner, epoch)
     timed(agent.get_env(), "step")
     found = []
     for _ in range(ROUNDS):
@@ -84,14 +85,19 @@ def overhead() -> float:
 
 
 def main() -> None:
-    """Print both."""
+    """Print both, and the cost of a step of DQN as a yardstick."""
     warnings.simplefilter("ignore")
     calls = calls_of_a_step()
     if "--list" in sys.argv:
         print("\n".join(f"  {file:30} {name}" for file, name in calls))
     files = {file for file, _ in calls}
     print(f"A step calls {len(calls)} functions of bdpi in {len(files)} files, and then the learner's epoch.")
-    print(f"Beside the epoch and the environment, it takes {overhead():.3f} ms.")
+    settings: dict[str, Any] = {"seed": 1, "device": "cpu"}
+    agent = bdpi.BDPI("MlpPolicy", "CartPole-v1", n_threads=1, critic_iterations=1, fit_steps=1, **settings)
+    took = overhead(agent, agent.agent_learner.learner, "epoch")
+    print(f"Beside the epoch and the environment, it takes {took:.3f} ms.")
+    peer = DQN("MlpPolicy", "CartPole-v1", learning_starts=0, train_freq=1, **settings)
+    print(f"A step of SB3's DQN takes {overhead(peer, peer, 'train'):.3f} ms beside train, which draws its batch, too.")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,11 @@ class Candidate:
     :param rare: rewards are rare where less than this share of the transitions has one that is not 0. Then "range" is
         at least what finite bounds allow, and returns are scaled to a third of ``return_size``
     :param actor_learning_rate: None: as the critics'
+    :param persistence: the random numbers that an action is drawn by are kept for a while: for so many steps on average
+        at most. Each episode has another mean, between 1 and this, drawn evenly on a logarithmic scale
+    :param persistence_until: after so many transitions, every step has new random numbers; 0: never
+    :param persistence_trials: random numbers are kept in half of the episodes, and in one of twenty as long as the last
+        ten of these episodes had lower returns than the last ten others
     :param n_step: transitions hold the sum of so many rewards
     :param n_step_until: transitions after so many hold one reward; 0: never
     :param capacity: of the replay memory
@@ -53,6 +58,9 @@ class Candidate:
     rare: float = 0.0
     learning_rate: float = 1e-4
     actor_learning_rate: float | None = None
+    persistence: float = 1.0
+    persistence_until: int = 0
+    persistence_trials: bool = False
     step_size: float = 0.2
     trust_region: float = 0.05
     gamma: float = 0.99
@@ -80,6 +88,8 @@ class Candidate:
             raise ValueError(f"n_step={self.n_step}: between 1 and 32")
         if self.capacity < max(self.batch_size, self.n_step):
             raise ValueError(f"capacity={self.capacity}: at least one batch, {self.batch_size}")
+        if self.persistence < 1:
+            raise ValueError(f"persistence={self.persistence}: 1 or more steps")
         if not 0 < self.share <= 1:
             raise ValueError(f"share={self.share}: more than 0, at most 1")
 

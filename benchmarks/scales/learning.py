@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -108,6 +109,7 @@ class Learning:
         self._n_step_until = np.array([candidate.n_step_until or steps for candidate in candidates])
         self._ages = np.zeros(count, np.int64)  # steps since the beginning of the episode
         self._resets = np.array([candidate.reset_every for candidate in candidates])
+        self._draws = Draws(candidates, zlib.crc32(name.encode()))
 
     def allocate(self) -> None:
         """Make tensors, in the thread that uses them."""
@@ -150,6 +152,7 @@ class Learning:
             "places": ((count,), np.int64),
             "sizes": ((count,), np.float32),
             "scales": ((count, 2 * space.inputs + 2), np.float32),
+            "draws_anew": ((count,), np.bool_),
         }
         if len(self._longer):
             parts |= {"earlier": (earlier, np.int64), "is_earlier": (earlier, np.bool_)}
@@ -168,6 +171,7 @@ class Learning:
             metrics=torch.zeros((*shape[:2], 3), device=device),
             scales=there["scales"],
         )
+        self._race = torch.ones((count, space.actions), device=device)
         self._longer_index = torch.as_tensor(self._longer, device=device)
         shares = np.array([candidate.share for candidate in self._candidates])
         self._sharing = torch.as_tensor(np.flatnonzero(shares < 1), device=device)
@@ -199,9 +203,10 @@ class Learning:
         """Scales of all runs, (R, 2 I + 2); they count from the next :meth:`look` or :meth:`store` on."""
         self._there.arrays["scales"][:] = scales
 
-    def look(self, observations: NDArray[Any]) -> None:
-        """Send observations on which to act."""
+    def look(self, observations: NDArray[Any], draws_anew: NDArray[np.bool_] | bool = True) -> None:
+        """Send observations on which to act, and which runs draw new random numbers for that."""
         self._there.arrays["current"][:] = observations
+        self._there.arrays["draws_anew"][:] = draws_anew
         self._there.send()
 
     def store(self, observations: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -224,7 +229,7 @@ class Learning:
             is_long = (self._n_steps[rows] > ago) & (self.added - ago < self._n_step_until[rows])
             there["is_earlier"][:] = is_long & (self._ages[rows] >= ago)
         self._ages = np.where(arrays["ended"], 0, self._ages + 1)
-        self.look(arrays["observations"])
+        self.look(arrays["observations"], self._draws.anew(arrays["rewards"], arrays["ended"]))
         self._networks.remember(self.memory, self._new, self._there.tensors["places"], self.runs)
         if len(self._longer):
             self._lengthen()
@@ -262,9 +267,11 @@ class Learning:
         self._networks.train_actor(self.actors, *everything)
 
     def act(self) -> None:
-        """Draw an action of each run for what it looks at."""
-        policy = self.policy()
-        self._answer((policy / torch.empty_like(policy).exponential_(generator=self._generator)).argmax(dim=1))
+        """Draw an action of each run for what it looks at: the first to arrive in a race of exponential times."""
+        policy, anew = self.policy(), self._there.tensors["draws_anew"].unsqueeze(1)
+        drawn = torch.empty_like(policy).exponential_(generator=self._generator)
+        self._race.copy_(torch.where(anew, drawn, self._race))
+        self._answer((policy / self._race).argmax(dim=1))
 
     def _answer(self, actions: Tensor) -> None:
         self._back.tensors["actions"].copy_(actions)
@@ -364,6 +371,65 @@ class Learning:
         """Which runs have parameters that are no numbers; waits for the device."""
         critics = self.critics.parameters.isfinite().flatten(1).all(dim=1)
         return ~(critics & self.actors.parameters.isfinite().all(dim=1)).cpu().numpy()
+
+
+class Draws:
+    """When runs draw new random numbers for their actions.
+
+    :param candidates: one per run
+    :param seed: of what is drawn here
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], seed: int) -> None:
+        self._persistence = np.array([candidate.persistence for candidate in candidates])
+        self._until = np.array([candidate.persistence_until or np.inf for candidate in candidates])
+        self._trials = [Trials() if candidate.persistence_trials else None for candidate in candidates]
+        self._generator, self._steps = np.random.default_rng(seed), 0
+        self._returns, self._means = np.zeros(len(candidates)), np.ones(len(candidates))
+        self._begin_episodes(np.arange(len(candidates)))
+
+    def anew(self, rewards: NDArray[Any], ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """After one more step of each run: True where the next action is drawn by new numbers."""
+        self._steps += 1
+        self._returns += rewards
+        self._begin_episodes(np.flatnonzero(ended))
+        means = np.where(self._steps < self._until, self._means, 1.0)
+        return ended | (self._generator.random(len(means)) * means < 1)
+
+    def _begin_episodes(self, runs: NDArray[np.int64]) -> None:
+        """Choose the mean time for which numbers are kept in the next episode of these runs."""
+        for run in runs.tolist():
+            keeps, trials = True, self._trials[run]
+            if trials is not None:
+                if self._steps:
+                    trials.add(float(self._returns[run]))
+                keeps = trials.choose(self._generator)
+            self._returns[run] = 0.0
+            self._means[run] = self._persistence[run] ** self._generator.random() if keeps else 1.0
+
+
+class Trials:
+    """Whether to keep random numbers in an episode, by what episodes with and without that were worth."""
+
+    WINDOW, FEWEST, SELDOM = 10, 3, 0.05
+
+    def __init__(self) -> None:
+        self._returns: dict[bool, deque[float]] = {keeps: deque(maxlen=self.WINDOW) for keeps in (False, True)}
+        self._keeps = False
+
+    def add(self, value: float) -> None:
+        """The return of the episode that was chosen for."""
+        self._returns[self._keeps].append(value)
+
+    def choose(self, generator: np.random.Generator) -> bool:
+        """Whether the next episode keeps them."""
+        without, kept = self._returns[False], self._returns[True]
+        if min(len(without), len(kept)) < self.FEWEST:
+            share = 0.5 if len(without) == len(kept) else float(len(kept) < len(without))
+        else:
+            share = self.SELDOM if np.mean(kept) < np.mean(without) else 0.5
+        self._keeps = bool(generator.random() < share)
+        return self._keeps
 
 
 def hashed(counters: Tensor, critics: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ class Task:
 TASKS = {
     "Table-v0": Task("Table-v0", 20_000, -12.0, 90.0),
     "TableLong-v0": Task("TableLong-v0", 30_000, -40.0, 90.0),
-    "FrozenLake8x8-v1": Task("FrozenLake8x8-v1", 20_000, 0.0, 0.6),
+    "FrozenLake8x8-v1": Task("FrozenLake8x8-v1", 30_000, 0.0, 0.6),
     "LunarLander-v3": Task("LunarLander-v3", 60_000, -172.0, 200.0, hidden=256),
     "PendulumTorques-v0": Task("PendulumTorques-v0", 8_000, -1220.0, -200.0),
     "PendulumBits": Task("Pendulum-v1", 30_000, -1240.0, -200.0, bits=6),

@@ -431,7 +431,7 @@ def test_critics_are_followed_for_an_episode_by_each_environment_greedily():
 
         class Watch(BaseCallback):
             def _on_step(self) -> bool:
-                followed.append((self.model._followed.copy(), self.locals["dones"].copy()))  # noqa: B023
+                followed.append((self.model.actions.followed.copy(), self.locals["dones"].copy()))  # noqa: B023
                 return True
 
         env = make_vec_env(lambda: Walk(STATES), n_envs=4)
@@ -444,7 +444,7 @@ def test_critics_are_followed_for_an_episode_by_each_environment_greedily():
         assert changed.any()
         assert len(np.unique(critics)) == 8
         data = agent.replay_buffer.transitions()
-        assert agent._followed is not None
+        assert agent.actions.followed is not None
         # greedy: in a state, a given critic has only one answer while nothing is learned
         early = {
             (int(critics[t, e]), int(data.observations[4 * (t + 1) + e, 0])): set() for t in range(40) for e in range(4)

@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from bdpi.agents import AGENTS, BDPI, ActorMimic, BootstrappedDQN, Ensemble
 from bdpi.agents.agent_file import declared
-from bdpi.agents.arguments import CommonSettings, Settings
+from bdpi.agents.arguments import DEFAULTS, Settings
 from bdpi.agents.buffers import TransitionBuffer
 from bdpi.agents.collector import Collector, EpisodeRecord
 from bdpi.agents.journal import Journal
@@ -100,10 +100,9 @@ def test_constructors_show_all_arguments(agent_class):
 
 def test_settings_are_the_arguments_of_the_constructor():
     shown = inspect.signature(Ensemble.__init__).parameters
-    hints = {**CommonSettings.__annotations__, **Settings.__annotations__}
-    for name, hint in hints.items():
-        assert shown[name].annotation == hint.__forward_arg__, name
-    assert set(shown) - set(hints) == {"self", "policy", "env", "learning_rate"}
+    assert Settings.__annotations__.keys() == DEFAULTS.keys()
+    assert {name: shown[name].default for name in DEFAULTS} == DEFAULTS
+    assert set(shown) - set(DEFAULTS) == {"self", "policy", "env", "learning_rate"}
 
 
 @pytest.mark.parametrize("agent_class", AGENTS.values())
@@ -130,6 +129,7 @@ def test_help_explains_all_arguments(agent_class):
     beside = {"self", "_init_setup_model"}
     names = inspect.signature(agent_class.__init__).parameters.keys() - beside
     assert {name for name in names if f":param {name}:" not in agent_class.__doc__} == set()
+    assert ":param buffer_size: how many transitions are remembered." in agent_class.__doc__
 
 
 def test_a_new_argument_and_a_declared_attribute_are_saved(tmp_path):

@@ -120,7 +120,7 @@ def test_an_agent_changes_from_one_system_to_several_and_back(tmp_path):
     agent.learn(30, reset_num_timesteps=False).save(tmp_path / "agent")
     agent = ABCDQN.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
     assert agent.act(np.zeros(4, np.float32)) in (0, 1)
-    assert len(agent._followed) == 1
+    assert len(agent.actions.followed) == 1
 
 
 @pytest.mark.parametrize("agent_class", [BDPI, ABCDQN])
@@ -291,7 +291,7 @@ def test_pictures_as_the_camera_gives_them(space):
     answers = []
     for way in (lambda picture: picture, turned):
         assert agent.act(way(seen)) in (0, 1)
-        answers.append(agent.acted_by)
+        answers.append(agent.actions.drawn_by)
         agent.observe(way(seen), 1, 0.5, way(following), terminated=False, truncated=False)
     np.testing.assert_array_equal(*answers)
     held = agent.replay_buffer.transitions()
@@ -531,7 +531,7 @@ def test_learn_in_the_background():
     assert agent.num_timesteps == len(agent.replay_buffer) == 200
     assert agent._n_updates == 185  # learning starts at a batch of 16
     assert agent.epochs_due == 0
-    assert agent._background is None
+    assert not agent._background.is_running
     assert threading.active_count() < 20
     agent.learn(50, reset_num_timesteps=False)
     assert len(agent.replay_buffer) == 250

@@ -14,7 +14,7 @@ from scales import loop, tasks, workers
 from scales.analyse import History
 from scales.candidates import Candidate, find
 from scales.deploy import choose
-from scales.learning import Learning, initial_networks
+from scales.learning import Draws, Learning, Trials, initial_networks
 from scales.scaling import RunScales, preserve_first_layers, widened
 
 DEVICE = torch.device("cuda" if nvrtc.is_available() else "cpu")
@@ -259,6 +259,30 @@ def test_new_scales_of_observations_can_leave_networks_as_they_are():
     outputs, gradient = outputs_and_gradient(after)
     torch.testing.assert_close(outputs, expected)
     torch.testing.assert_close(state["first_moment"], gradient)
+
+
+def test_random_numbers_are_kept_for_a_while():
+    draws = Draws([Candidate(), Candidate(persistence=16), Candidate(persistence=16, persistence_until=500)] * 300, 0)
+    rewards, ended = np.zeros(900), np.zeros(900, np.bool_)
+    early = np.mean([draws.anew(rewards, ended) for _ in range(499)], axis=0)
+    late = np.mean([draws.anew(rewards, ended) for _ in range(500)], axis=0)
+    assert np.all(early[0::3] == 1)
+    assert np.all(late[2::3] == 1)
+    for share in (early[1::3], early[2::3], late[1::3]):  # 1 / mean, evenly on a logarithmic scale between 1/16 and 1
+        assert share.min() < 0.1
+        assert share.max() > 0.9
+        assert np.median(share) == pytest.approx(1 / 4, rel=0.3)
+    assert draws.anew(rewards, ~ended).all()
+
+
+@pytest.mark.parametrize(("cost", "share"), [(0.0, 0.5), (1.0, 0.05), (-1.0, 0.5)])
+def test_random_numbers_are_kept_as_long_as_that_costs_nothing(cost, share):
+    trials, generator = Trials(), np.random.default_rng(0)
+    kept = []
+    for _ in range(2000):
+        kept.append(trials.choose(generator))
+        trials.add(-cost * kept[-1])
+    assert np.mean(kept[20:]) == pytest.approx(share, abs=0.04)
 
 
 def test_critics_begin_anew_in_turn():

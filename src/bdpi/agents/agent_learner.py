@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
+from bdpi.agents.actions import mask_probabilities
 from bdpi.agents.spaces import NativeInputs, is_zero_based, scaled, shift_to_zero
-from bdpi.learner import Learner, Transitions
+from bdpi.learner import EpochMetrics, Learner, Transitions
 from bdpi.learner.functional import bind_parameters
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
 from bdpi.learner.perceptron import Perceptron
@@ -25,24 +27,10 @@ if TYPE_CHECKING:
     from bdpi.agents.policies import BDPIPolicy
 
 
-def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
-    """One action per row, by inverting the cumulative distribution."""
-    cumulative = probabilities.cumsum(axis=1)
-    if len(probabilities) == 1:  # the same, more quickly
-        (row,) = cumulative.tolist()
-        return np.array([min(bisect.bisect_right(row, generator.random() * row[-1]), len(row) - 1)])
-    thresholds = generator.random(len(probabilities)) * cumulative[:, -1]
-    below: IntArray = np.add.reduce(cumulative <= thresholds[:, None], axis=1)
-    return np.minimum(below, probabilities.shape[1] - 1)
-
-
-def mask_probabilities(probabilities: FloatArray, masks: BoolArray | None) -> FloatArray:
-    """Without the actions that are not allowed; uniform over the allowed ones if the policy would take none of them."""
-    if masks is None:
-        return probabilities
-    kept = np.where(masks, probabilities, 0)
-    total = kept.sum(axis=1, keepdims=True)
-    return np.where(total > 0, kept / np.maximum(total, 1e-30), masks / np.maximum(masks.sum(axis=1, keepdims=True), 1))
+#: Entropy, disagreement and KL cost a few forward passes; every hundredth epoch is enough to draw their curves.
+DIAGNOSTICS_EVERY = 100
+#: Q-values this many times larger than the largest reward in every step would give have diverged.
+DIVERGED = 100.0
 
 
 class AgentLearner:
@@ -90,9 +78,13 @@ class AgentLearner:
         network, inputs = self._acting
         rows = observations if self._starts_at_zero else shift_to_zero(observations, self._space)
         is_ready = inputs.is_float and rows.ndim == 2 and rows.dtype == np.float32
-        seen = rows if is_ready else inputs(rows)
-        scales = self._policy.scales
-        y = network((seen - scales.shift) * scales.factor if len(scales.shift) else seen)
+        seen, scales = rows if is_ready else inputs(rows), self._policy.scales
+        (weights, bias), *others = network.layers
+        if len(scales.shift):
+            seen = (seen - scales.shift) * scales.factor
+        y: FloatArray = (weights[seen] if inputs.one_hot else seen @ weights) + bias
+        for weights, bias in others:
+            y = network.activation(y) @ weights + bias
         e: FloatArray = np.exp(y - np.maximum.reduce(y, axis=1, keepdims=True))
         total: FloatArray = np.add.reduce(e, axis=1, keepdims=True)
         return e / total
@@ -124,33 +116,58 @@ class AgentLearner:
     def prepare(
         self, transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None
     ) -> tuple[Transitions, IntArray]:
-        """The learner's arrays for these batches: the replay memory itself where possible, else a converted copy."""
+        """The learner's arrays for these batches: the replay memory itself where possible, else a converted copy.
+
+        :param transitions: of the replay memory; changed
+        """
         inputs, scales = self._inputs, self._policy.scales
         if normalizer is not None or (inputs is not None and not inputs.direct):
             transitions = gather(transitions, batches, normalizer)
             batches = np.arange(batches.size).reshape(batches.shape)
-        seen, following = transitions.observations, transitions.next_observations
         if inputs is not None:
-            if inputs.is_float and not isinstance(seen, dict) and not isinstance(following, dict):
-                seen, following = seen.reshape(len(seen), -1), following.reshape(len(following), -1)
-            else:
-                seen, following = inputs(seen), inputs(following)
+            if not inputs.is_float or np.ndim(transitions.observations) != 2:  # type: ignore[arg-type]
+                transitions.observations = inputs(transitions.observations)
+                transitions.next_observations = inputs(transitions.next_observations)
             if not len(scales.shift):  # one-hot inputs have none, and the native learner wants some for each input
                 assert self._unscaled is not None
-                unscaled = self._unscaled.shift, self._unscaled.factor
-                scales = Scales(*unscaled, scales.return_shift, scales.return_factor, scales.knows_returns)
-        prepared = Transitions(
-            seen,
-            transitions.actions,
-            transitions.rewards,
-            transitions.discounts,
-            following,
-            transitions.masks,
-            transitions.next_masks,
-            transitions.ring,
-            scales,
-        )
-        return prepared, batches
+                scales = replace(scales, shift=self._unscaled.shift, factor=self._unscaled.factor)
+        transitions.scales = scales
+        return transitions, batches
+
+    def judge(
+        self, number: int, transitions: Transitions, batches: IntArray, metrics: EpochMetrics, gamma: float, step: int
+    ) -> dict[str, float]:
+        """What to log of an epoch.
+
+        :param number: of the epoch
+        :param transitions: of which it was, as :meth:`prepare` gave them
+        :param metrics: what came out
+        :param step: of the environment, for messages
+        :raises ValueError: when learning has diverged
+        """
+        scales, rewards = self._policy.scales, transitions.rewards
+        critic_loss = metrics.critic_loss / scales.return_factor**2
+        mean_q = metrics.mean_q / scales.return_factor + scales.return_shift
+        has_exploded = False
+        if number % DIAGNOSTICS_EVERY == 0:
+            # A Q-value that is far larger than rewards like those seen could ever add up to is no value of any policy.
+            has_exploded = abs(mean_q) * (1 - gamma) > DIVERGED * (float(np.abs(rewards).max()) or 1.0)
+        if has_exploded or not math.isfinite(critic_loss):
+            raise ValueError(
+                f"learning diverged at step {step}: the critics' loss is {critic_loss:.3g} and their mean Q-value "
+                f"{mean_q:.3g}, with rewards up to {np.abs(rewards[batches]).max():.3g}. Lower learning_rate, leave "
+                "return_size at its default, and go on from an earlier agent; the experience is kept."
+            )
+        found = {"train/critic_loss": critic_loss, "train/mean_q": mean_q}
+        if self.has_actor:
+            found["train/actor_loss"] = metrics.actor_loss
+            if not math.isfinite(metrics.actor_loss):
+                hint = " Q-values of actions that are not allowed are minus infinity, and 0 times that is not a number."
+                raise ValueError(
+                    f"the actor's loss is {metrics.actor_loss} at step {step}: its rule gives targets that are no "
+                    f"probabilities.{'' if transitions.masks is None else hint}"
+                )
+        return found
 
     def opinions(self, transitions: Transitions, batch: IntArray) -> tuple[FloatArray, IntArray]:
         """For the states of a prepared batch: what the agent does, and each critic's greedy action (n_critics, n)."""
@@ -175,22 +192,21 @@ class AgentLearner:
     def may_be_far(
         self, memory: TransitionBuffer | DictTransitionBuffer, scales_observations: bool, size: float | None
     ) -> bool:
-        """Whether the newest transitions may be far from all that the scales were made for; False: they are not.
+        """A quick look, at each step: whether the newest transitions may be far from all that scales were made for.
 
         :param scales_observations: observations are scaled
         :param size: that returns are to have; None: they are not scaled
         """
-        scales, newest = self._policy.scales, memory.pos - 1
-        shift, factor = scales.shift, scales.factor
-        if len(shift):
+        scales, observations, newest = self._policy.scales, memory.next_observations, memory.pos - 1
+        if len(scales.shift):
             if not scales_observations:
-                if not (factor == 1).all():
+                if not (scales.factor == 1).all():
                     return True
-            elif isinstance(memory.next_observations, dict) or not factor.all():
+            elif isinstance(observations, dict) or not scales.all_known:
                 return True
             else:
-                rows = memory.next_observations[newest].reshape(-1, len(shift))
-                if np.maximum.reduce(np.abs((rows - shift) * factor), axis=None) > FAR:
+                rows = observations[newest].reshape(-1, len(scales.shift))
+                if np.maximum.reduce(np.abs((rows - scales.shift) * scales.factor), axis=None) > FAR:
                     return True
         if size is None:
             return False

@@ -16,7 +16,7 @@ from bdpi.learner.registry import LearnerChoice
 
 
 class CommonSettings(TypedDict, total=False):
-    """Arguments that mean the same to all agents, see :class:`~bdpi.agents.ensemble.Ensemble`."""
+    """Arguments that mean the same to all agents, see :class:`Settings`."""
 
     buffer_size: int
     batch_size: int
@@ -42,7 +42,49 @@ class CommonSettings(TypedDict, total=False):
 
 
 class Settings(CommonSettings, total=False):
-    """All arguments of :class:`~bdpi.agents.ensemble.Ensemble`."""
+    """What the constructors of agents take beside policy, environment and learning rate.
+
+    :param buffer_size: how many transitions are remembered. A larger memory forgets less and reacts more slowly.
+    :param batch_size: transitions per batch. Learning starts when there is one batch.
+    :param gamma: discount factor
+    :param train_freq: transitions (of each environment) between learning epochs, or ``(n, "episode")``.
+        More than 1 saves computation at the cost of samples.
+    :param gradient_steps: learning epochs each time, per environment; -1 makes as many as there were transitions
+    :param n_critics: N_c. More critics make learning smoother and exploration more careful, and cost time.
+    :param critics_per_step: how many of the critics an epoch trains, picked at random; all if None
+    :param critic_iterations: N_t, training iterations per critic and epoch. More extract more from a batch.
+    :param fit_steps: Adam steps per fit of a network; 20 if None (1 where there are pictures)
+    :param critic_step_size: alpha, how far Q-values move towards their new estimate in one iteration. Lower values
+        average over more transitions, which noisy rewards may need.
+    :param scale_observations: have networks see numbers between -1 and 1, by the range observed so far, so that any
+        unit will do. Pictures and state numbers are never scaled. A ``VecNormalize`` does it instead.
+    :param return_size: the size that returns have for networks with 32 hidden units and 20 fit steps, in proportion for
+        others: rewards are scaled by what was observed, so that any unit will do. Smaller learns faster from each
+        batch, and overfits it sooner. None: rewards are as they are. A ``VecNormalize`` that normalises rewards does
+        it instead.
+    :param policy_kwargs: arguments of the policy, for instance ``dict(net_arch=[256])``
+    :param stats_window_size: episodes over which the logged mean return is taken
+    :param tensorboard_log: folder for TensorBoard; no such log if None
+    :param verbose: 0 silent, 1 information, 2 debugging
+    :param seed: makes everything repeatable, bit for bit on the same machine
+    :param device: where networks live. "auto" is the CPU for perceptrons, else a GPU if there is one.
+    :param learner: "native" (C++), "torch", or "auto": native wherever possible. "fused" has kernels of its own for
+        small perceptrons on a GPU.
+    :param precision: in which the PyTorch learner computes. "bfloat16" makes convolutional networks faster on a GPU:
+        their convolutions and matrix products are rounded to 8 significant bits while they learn, by kernels of our own
+        where the networks have the usual shape and Triton is installed, else by PyTorch's autocast; the last layer,
+        parameters, Adam's moments, targets, and whatever the agent predicts, stay float32.
+    :param n_threads: threads of the native learner; all cores if None (one less with ``asynchronous``). Never changes
+        results.
+    :param journal: file in which every transition is before the agent acts again; what is in it already becomes the
+        agent's experience. See :class:`~bdpi.agents.journal.Journal`.
+    :param autosave: file to which the agent is saved now and then, in :meth:`learn`, in :meth:`learn_once` or in the
+        background; see :meth:`save`. ``observe`` alone never does, and waits for the background's only while it copies
+        counters and statistics.
+    :param autosave_minutes: between two savings
+    :param asynchronous: :meth:`learn` learns in the background while it acts. Results are then not repeatable.
+    :param _init_setup_model: build the networks at once
+    """
 
     critics_per_step: int | None
     critic_iterations: int
@@ -51,10 +93,61 @@ class Settings(CommonSettings, total=False):
     return_size: float | None
 
 
-def show_all(agent_class: type[Any], passes_on: bool = True) -> None:
-    """Have the signature of a constructor show, in place of ``**settings``, what it passes on to its base class.
+DEFAULTS: Settings = {
+    "buffer_size": 20_000,
+    "batch_size": 256,
+    "gamma": 0.99,
+    "train_freq": 1,
+    "gradient_steps": 1,
+    "n_critics": 16,
+    "critics_per_step": None,
+    "critic_iterations": 4,
+    "fit_steps": None,
+    "critic_step_size": 0.2,
+    "scale_observations": True,
+    "return_size": 10.0,
+    "policy_kwargs": None,
+    "stats_window_size": 100,
+    "tensorboard_log": None,
+    "verbose": 0,
+    "seed": None,
+    "device": "auto",
+    "learner": "auto",
+    "precision": "float32",
+    "n_threads": None,
+    "journal": None,
+    "autosave": None,
+    "autosave_minutes": 5.0,
+    "asynchronous": False,
+    "_init_setup_model": True,
+}
+#: Arguments that Stable-Baselines3 takes, and keeps.
+OF_SB3 = {"buffer_size", "batch_size", "gamma", "train_freq", "gradient_steps", "policy_kwargs", "stats_window_size"}
+OF_SB3 |= {"tensorboard_log", "verbose", "seed", "device"}
+_VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
-    :param passes_on: no: it takes no others
+
+def complete(agent_class: type[Any], given: Settings) -> Settings:
+    """The arguments that were given, and the defaults of the others.
+
+    :raises TypeError: for an argument that there is not
+    """
+    if strange := given.keys() - DEFAULTS.keys():
+        raise TypeError(unknown(agent_class, strange, "its constructor"))
+    return {**DEFAULTS, **given}
+
+
+def common_arguments() -> list[inspect.Parameter]:
+    """What ``**settings`` of :class:`~bdpi.agents.ensemble.Ensemble` are."""
+    hints = {name: getattr(hint, "__forward_arg__", hint) for name, hint in Settings.__annotations__.items()}
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(name, kind, default=each, annotation=hints[name]) for name, each in DEFAULTS.items()]
+
+
+def show_all(agent_class: type[Any], settings: Iterable[inspect.Parameter] | None = None) -> None:
+    """Have the signature and the docstring of a constructor show, in place of ``**settings``, what they are.
+
+    :param settings: None: what the constructor of its base class takes
     """
     constructor = vars(agent_class).get("__init__")
     if constructor is None:
@@ -63,13 +156,12 @@ def show_all(agent_class: type[Any], passes_on: bool = True) -> None:
     own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     if len(own) == len(signature.parameters):
         return
-    inherited = inspect.signature(super(agent_class, agent_class).__init__).parameters.values()
+    inherited = settings or inspect.signature(super(agent_class, agent_class).__init__).parameters.values()
     others = [each.replace(kind=each.KEYWORD_ONLY) for each in inherited if each.kind not in _VARIABLE]
-    passed_on = (
-        [each for each in others if each.name not in signature.parameters and each.name != "self"] if passes_on else []
-    )
+    passed_on = [each for each in others if each.name not in signature.parameters and each.name != "self"]
     constructor.__signature__ = signature.replace(parameters=[*own, *passed_on])
-    explained = {name: text for base in reversed(agent_class.__mro__) for name, text in _explained(base).items()}
+    classes = [*reversed(agent_class.__mro__), *([] if settings is None else [Settings])]
+    explained = {name: text for each in classes for name, text in _explained(each).items()}
     texts = [explained[each.name] for each in passed_on if each.name in explained]
     if texts and agent_class.__doc__ and "\n    :param settings:" in agent_class.__doc__:
         agent_class.__doc__ = "\n    ".join([agent_class.__doc__.partition("\n    :param settings:")[0], *texts, ""])
@@ -79,9 +171,6 @@ def _explained(agent_class: type[Any]) -> dict[str, str]:
     """What the docstring of a class says of each argument."""
     parts = (agent_class.__doc__ or "").rstrip().split("\n    :param ")[1:]
     return {part.partition(":")[0]: f":param {part.rstrip()}" for part in parts}
-
-
-_VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def settings_of(agent_class: type[Any]) -> dict[str, inspect.Parameter]:

@@ -13,13 +13,34 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
+
+from bdpi.learner.functional import bind_parameters
 
 T = TypeVar("T")
 
 _SWITCH_INTERVAL = 5e-4  # seconds: how long a thread that acts may wait for one that learns to let go of Python
 _LOOK_AROUND = 0.05
 _NICENESS = 10
+
+
+class Idle:
+    """In the place of a background that does not run: nothing has to wait for anything."""
+
+    is_running = False
+    due = 0.0
+    acting = observing = working = contextlib.nullcontext()
+
+    def check(self) -> None:
+        """Nothing has failed."""
+
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing changes anyway."""
+        return self.working
+
+    def exchanging(self, actor: nn.Module | None) -> contextlib.AbstractContextManager[None]:
+        """The actor is the learner's own anyway."""
+        return self.working
 
 
 class Background:
@@ -47,6 +68,7 @@ class Background:
         published: Tensor,
         due: float = 0.0,
     ) -> None:
+        self.is_running = True
         self._agent_exists = weakref.WeakMethod(epoch)
         self._epoch, self._has_experience, self._look_after = map(_weak, (epoch, has_experience, look_after))
         self.learned, self.published = learned, published
@@ -126,6 +148,19 @@ class Background:
             with self.observing:
                 self._take_over()
                 yield
+
+    @contextlib.contextmanager
+    def exchanging(self, actor: nn.Module | None) -> Iterator[None]:
+        """While this lasts, nothing is learned and nothing acts, and ``actor`` is the learner's own: it may change."""
+        assert actor is not None
+        with self.paused():
+            with self.acting:
+                bind_parameters(actor, self.learned)
+                try:
+                    yield
+                finally:
+                    bind_parameters(actor, self.published)
+            self.publish()
 
     def _tell(self) -> None:
         with self._news:

@@ -12,16 +12,17 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
-from bdpi.agents.files import UNREADABLE, File
+from bdpi.agents.files import UNREADABLE, File, refuse_pickle, with_ending
 from bdpi.agents.journal import Transition
 from bdpi.agents.spaces import is_zero_based, shift_to_zero
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 from bdpi.learner.scales import returns_to_go
-from bdpi.storage.atomic import refuse_journal, write_atomically
+from bdpi.storage.atomic import write_atomically
 
 
-def _stacked(values: list[Any]) -> Any:
+def stacked(values: list[Any]) -> Any:
+    """Several observations as a batch."""
     if isinstance(values[0], dict):
         return {key: np.stack([value[key] for value in values]) for key in values[0]}
     return np.stack(values)
@@ -33,9 +34,9 @@ def _map(function: Any, observations: Any) -> Any:
     return function(observations)
 
 
-def _flat(array: NDArray[Any]) -> NDArray[Any]:
-    """Rows of all environments, one after the other."""
-    return array.reshape(-1, *array.shape[2:])
+def _flat(array: NDArray[Any], rows: int) -> NDArray[Any]:
+    """The first rows, those of all environments one after the other."""
+    return array[:rows].reshape(-1, *array.shape[2:])
 
 
 if TYPE_CHECKING:
@@ -84,9 +85,10 @@ class _Transitions(_Base):
         """
         row = self.pos
         for index, info in enumerate(infos):
-            terminated = done[index] and not info.get("TimeLimit.truncated", False)
+            truncated = info.get("TimeLimit.truncated", False)
+            terminated = done[index] and not truncated
             self.discounts[row, index] = 0.0 if terminated else info.get("discount", self.gamma)
-            self.timeouts[row, index] = info.get("TimeLimit.truncated", False)
+            self.timeouts[row, index] = truncated
         if not self._starts_at_zero:
             space = self.observation_space
             obs, next_obs = shift_to_zero(obs, space), shift_to_zero(next_obs, space)
@@ -122,8 +124,8 @@ class _Transitions(_Base):
             before, after = (np.array([everything if mask is None else mask for mask in column]) for column in columns)
             masks = before, after
         self.add(
-            _stacked([step.observation for step in steps]),
-            _stacked([step.next_observation for step in steps]),
+            stacked([step.observation for step in steps]),
+            stacked([step.next_observation for step in steps]),
             np.array([[step.action] for step in steps]),
             np.array([step.reward for step in steps], dtype=np.float32),
             np.array([step.terminated or step.truncated for step in steps]),
@@ -141,6 +143,11 @@ class _Transitions(_Base):
     def __len__(self) -> int:
         """Number of transitions held."""
         return int(self.size()) * int(self.n_envs)
+
+    @property
+    def n_held(self) -> int:
+        """Number of transitions to learn from, demonstrations too."""
+        return int((self.buffer_size if self.full else self.pos) * self.n_envs + self.n_demonstrations)
 
     def add_demonstrations(self, steps: Sequence[Transition]) -> None:
         """Keep transitions apart from the others; they are never overwritten.
@@ -201,24 +208,22 @@ class _Transitions(_Base):
 
     def transitions(self) -> Transitions:
         """All transitions held, oldest position first, without copying; demonstrations behind them."""
-        capacity = self.buffer_size * self.n_envs
-        count = capacity if self.full else self.pos * self.n_envs
-        if self.n_demonstrations:
-            count = capacity + self.n_demonstrations
-        seen, following, masks, next_masks = self.observations, self.next_observations, self.masks, self.next_masks
-        if isinstance(seen, dict) or isinstance(following, dict):
-            seen, following = (_map(lambda array: _flat(array)[:count], each) for each in (seen, following))
-        else:
-            seen, following = (array.reshape(-1, *array.shape[2:])[:count] for array in (seen, following))
+        rows = len(self.actions) if self.n_demonstrations else self.size()
+        seen, following = (
+            {key: _flat(part, rows) for key, part in each.items()}
+            if isinstance(each, dict)
+            else each[:rows].reshape(-1, *each.shape[2:])
+            for each in (self.observations, self.next_observations)
+        )
         return Transitions(
             seen,
-            self.actions.reshape(-1)[:count],
-            self.rewards.reshape(-1)[:count],
-            self.discounts.reshape(-1)[:count],
+            self.actions[:rows].reshape(-1),
+            self.rewards[:rows].reshape(-1),
+            self.discounts[:rows].reshape(-1),
             following,
-            None if masks is None else _flat(masks)[:count],
-            None if next_masks is None else _flat(next_masks)[:count],
-            Ring(self._contents, capacity, self._added) if self.n_demonstrations == 0 else None,
+            None if self.masks is None else _flat(self.masks, rows),
+            None if self.next_masks is None else _flat(self.next_masks, rows),
+            None if self.n_demonstrations else Ring(self._contents, self.buffer_size * self.n_envs, self._added),
         )
 
     # -- files --------------------------------------------------------------------------------------------------
@@ -247,7 +252,7 @@ class _Transitions(_Base):
     def save_npz(self, path: File) -> None:
         """Write the transitions held to a compressed NumPy file, at once or not at all; no pickle is involved.
 
-        :param path: of the file, or an open one
+        :param path: of the file; ``.npz`` is added where there is no ending, and folders are made. Or an open file.
         """
         held = self.held()
 
@@ -255,7 +260,9 @@ class _Transitions(_Base):
             np.savez_compressed(file, **held)  # type: ignore[arg-type]
 
         if isinstance(path, str | os.PathLike):
-            write_atomically(pathlib.Path(path), write)
+            path = with_ending(pathlib.Path(path), ".npz")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, write)
         else:
             write(path)
 
@@ -266,7 +273,9 @@ class _Transitions(_Base):
         :raises ValueError: for a file that is damaged or does not fit; nothing changes then
         """
         if isinstance(path, str | os.PathLike):
-            refuse_journal(path)
+            path = pathlib.Path(path)
+            path = path if path.exists() else with_ending(path, ".npz")
+        refuse_pickle(path)
         try:
             with np.load(path, allow_pickle=False) as file:
                 loaded = {name: file[name] for name in file.files}

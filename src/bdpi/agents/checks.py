@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +20,12 @@ from stable_baselines3.common.vec_env import (
     VecVideoRecorder,
     unwrap_vec_normalize,
 )
+
+from bdpi.learner.arrangement import dtype_of
+from bdpi.learner.registry import check_choice
+
+if TYPE_CHECKING:
+    from bdpi.agents.ensemble import Ensemble
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> None:
@@ -51,6 +58,38 @@ def check_learning_rate(name: str, value: Any) -> None:
     """``value`` is a positive number or a schedule (a function of the remaining progress, as in SB3)."""
     if not callable(value):
         check_number(name, value, 0)
+
+
+def check_settings(agent: Ensemble) -> None:
+    """The arguments that all agents have in common."""
+    check_learning_rate("learning_rate", agent.learning_rate)
+    if agent.actor_learning_rate is not None:
+        check_learning_rate("actor_learning_rate", agent.actor_learning_rate)
+    for name in ("buffer_size", "batch_size", "n_critics", "critic_iterations", "fit_steps", "n_threads"):
+        if (value := getattr(agent, name)) is not None:
+            check_integer(name, value, 1)
+    capacity = agent.buffer_size // agent.n_envs * agent.n_envs
+    if capacity < agent.batch_size:
+        rounded = f" ({capacity} in {agent.n_envs} environments)" if capacity != agent.buffer_size else ""
+        raise ValueError(
+            f"buffer_size must be at least batch_size ({agent.batch_size}), got {agent.buffer_size}{rounded}: "
+            "learning starts when the buffer holds one batch"
+        )
+    check_number("gamma", agent.gamma, 0, 1, low_included=True)
+    if agent.critics_per_step is not None:
+        check_integer("critics_per_step", agent.critics_per_step, 1, agent.n_critics)
+    check_number("critic_step_size", agent.critic_step_size, 0, 1)
+    check_truth("scale_observations", agent.scale_observations)
+    if agent.return_size is not None:
+        check_number("return_size", agent.return_size, 0)
+    check_integer("gradient_steps", agent.gradient_steps, -1)
+    check_choice(agent.learner_choice)
+    dtype_of(agent.precision)
+    check_number("autosave_minutes", agent.autosave_minutes, 0)
+    if agent.autosave is not None and not isinstance(agent.autosave, str | os.PathLike):
+        raise ValueError(f"autosave must be the path of a file, got {agent.autosave!r}")
+    check_integer("stats_window_size", agent._stats_window_size, 1)
+    check_train_freq(agent.train_freq, agent.n_envs)
 
 
 def warn_of_missing_gpu(device: Any) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.agents import health
-from bdpi.agents.agent_learner import mask_probabilities
+from bdpi.agents.actions import mask_probabilities
 from bdpi.agents.health import Finding, HealthWarning
 from bdpi.agents.metrics import entropy_bits
 from bdpi.learner.scales import returns_to_go, size_of

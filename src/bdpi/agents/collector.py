@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
 from bdpi.agents.health import N_FIRST, N_RECENT, Returns
 from bdpi.agents.journal import Journal, Transition
 from bdpi.agents.normalizing import is_fresh, update_normalizer
+from bdpi.agents.spaces import channels_first
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 
 #: Where infos have the last observation of an episode as it was before ``VecNormalize``.
@@ -52,6 +54,8 @@ class Collector:
         self.n_envs, self.n_actions = n_envs, int(action_space.n)
         #: of the states that the environments are in, (n_envs, n_actions); None: all actions are allowed
         self.masks: BoolArray | None = None
+        #: that ``act`` was told last
+        self.acted_mask: BoolArray | None = None
         #: keeps every transition
         self.journal: Journal | None = None
         #: how many transitions of the journal the agent has counted as its own
@@ -224,6 +228,62 @@ class Collector:
     def _note_resets(self, environments: Iterable[int], infos: Any) -> None:
         self._masked_resets |= {int(index): "action_mask" in infos[index] for index in environments}
 
+    # -- what is given from outside -----------------------------------------------------------------------------
+
+    def given(self, what: str, observation: Any, step: int) -> Any:
+        """An observation as the agent keeps it; pictures may have their channels last.
+
+        :raises ValueError: when it cannot be learned from
+        """
+        observation = channels_first(observation, self.observation_space)
+        checks.check_shape(what, observation, self.observation_space)
+        self.check_observation(what, observation, 0, step)
+        return observation
+
+    def given_transition(self, transition: Transition, action_name: str, step: int) -> Transition:
+        """A transition as the agent keeps it.
+
+        :raises ValueError: when it could not be one of the agent's own
+        """
+        ends = {name: checks.check_truth(name, getattr(transition, name)) for name in ("terminated", "truncated")}
+        observation = self.given("observation", transition.observation, step)
+        next_observation = self.given("next observation", transition.next_observation, step)
+        checks.check_reward(transition.reward, step)
+        action = checks.check_action(action_name, transition.action, self.action_space)
+        if transition.discount is not None:
+            checks.check_number("discount", transition.discount, 0, 1, low_included=True)
+        return replace(
+            transition,
+            observation=_copied(observation),
+            action=action,
+            reward=float(np.float32(transition.reward)),
+            next_observation=_copied(next_observation),
+            terminated=ends["terminated"],
+            truncated=ends["truncated"] and not ends["terminated"],
+        )
+
+    def given_masks(self, transition: Transition, mask: Any, next_mask: Any) -> Transition:
+        """The transition with masks before and after it, if any action was ever excluded.
+
+        :param mask: None: what ``act`` was told last
+        """
+        before = self.acted_mask if mask is None else checks.check_masks(mask, 1, self.n_actions)
+        if before is not None and next_mask is None and not transition.terminated:
+            raise ValueError("this agent acts with masks: give observe next_mask, the actions that are allowed now")
+        after = None if next_mask is None else checks.check_masks(next_mask, 1, self.n_actions)
+        return replace(
+            transition, mask=None if before is None else before[0], next_mask=None if after is None else after[0]
+        )
+
+    def store_transition(self, transition: Transition) -> int:
+        """Keep one transition, of the only environment. Returns its number in the journal."""
+        journaled = self.journaled if self.journal is None else self.journal.append(transition)
+        if self.defer is None:
+            self.memory.add_steps([transition])
+        else:
+            self.defer(lambda: self.memory.add_steps([transition]))
+        return journaled
+
     # -- the journal --------------------------------------------------------------------------------------------
 
     def open_journal(
@@ -368,6 +428,13 @@ class EpisodeRecord:
 def row_of(values: Any, index: int) -> Any:
     """One of several observations."""
     return {key: part[index] for key, part in values.items()} if isinstance(values, dict) else values[index]
+
+
+def _copied(observation: Any) -> Any:
+    """The caller may go on with its own."""
+    if isinstance(observation, dict):
+        return {key: _copied(part) for key, part in observation.items()}
+    return np.array(observation)
 
 
 def _set_row(values: Any, index: int, row: Any) -> None:

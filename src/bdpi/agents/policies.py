@@ -21,18 +21,11 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
-from bdpi.agents.agent_learner import draw, mask_probabilities
-from bdpi.agents.spaces import NativeInputs, preprocess, scaled_parts, shift_to_zero, zero_based
+from bdpi.agents.actions import draw, mask_probabilities
+from bdpi.agents.spaces import NativeInputs, preprocess, scaled_parts, shift_to_zero, to_arrays, zero_based
 from bdpi.learner.interface import BoolArray, FloatArray
 from bdpi.learner.native import MAX_LAYERS
 from bdpi.learner.scales import Scales
-
-
-def to_arrays(tensors: Any) -> Any:
-    """A tensor, or a dictionary of them, as NumPy arrays."""
-    if isinstance(tensors, dict):
-        return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
-    return tensors.cpu().numpy()
 
 
 def _check_net_arch(net_arch: Any) -> None:

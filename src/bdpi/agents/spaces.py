@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.preprocessing import is_image_space, maybe_transpose, preprocess_obs
@@ -34,6 +35,13 @@ def shift_to_zero(observations: Any, space: spaces.Space[Any]) -> Any:
         start = space.start if isinstance(observations, np.ndarray) else observations.new_tensor(space.start)
         return observations - start
     return observations
+
+
+def to_arrays(tensors: Any) -> Any:
+    """A tensor, or a dictionary of them, as NumPy arrays."""
+    if isinstance(tensors, dict):
+        return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
+    return tensors.cpu().numpy()
 
 
 def is_zero_based(space: spaces.Space[Any]) -> bool:
@@ -105,9 +113,9 @@ class NativeInputs:
 
     def __call__(self, observations: Observations) -> NDArray[Any]:
         """Observations of ``space``, first axis counting them, as inputs."""
-        import torch
-
         array = np.asarray(observations)
+        if self.is_float and array.ndim == 2 and array.dtype == np.float32 and array.flags.c_contiguous:
+            return array
         if self.one_hot:
             return np.ascontiguousarray(array.reshape(-1), dtype=np.int64)
         if not self.direct:

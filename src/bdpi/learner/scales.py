@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,11 @@ class Scales:
     def unknown(cls, n_inputs: int) -> Scales:
         """Nothing was seen yet: all observations look alike, whatever their units."""
         return cls(np.zeros(n_inputs, np.float32), np.zeros(n_inputs, np.float32))
+
+    @cached_property
+    def all_known(self) -> bool:
+        """Whether all inputs have changed already."""
+        return bool(self.factor.all())
 
     def inputs(self, observations: NDArray[Any]) -> FloatArray:
         """Rows of observations, as networks see them."""
@@ -100,8 +106,12 @@ def returns_to_go(rewards: NDArray[Any], discounts: NDArray[Any], ends: NDArray[
     """
     returns = np.array(rewards, np.float64)
     carried = np.where(ends, 0.0, discounts)
-    for row in range(len(returns) - 2, -1, -1):
-        returns[row] += carried[row] * returns[row + 1]
+    for column in np.ndindex(returns.shape[1:]):  # Python's numbers are quicker than rows of an array
+        every = (slice(None), *column)
+        following, values, factors = 0.0, returns[every].tolist(), carried[every].tolist()
+        for row in range(len(values) - 1, -1, -1):
+            values[row] = following = values[row] + factors[row] * following
+        returns[every] = values
     return returns
 
 

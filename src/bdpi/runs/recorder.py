@@ -64,7 +64,7 @@ class Recorder(BaseCallback):
         self._catch_up_with_tests()
 
     def _record_entropy(self, path: Path) -> None:
-        probabilities = self.model.acted_by  # type: ignore[attr-defined]
+        probabilities = self.model.actions.drawn_by  # type: ignore[attr-defined]
         with path.open("ab") as file:
             file.write(np.float32(entropy_bits(probabilities)).tobytes())
 

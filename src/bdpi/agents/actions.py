@@ -1,0 +1,120 @@
+"""Which action is taken. ``learn`` and ``act`` draw theirs in one place: :meth:`Actions.pick`.
+
+An agent with an actor draws from it. One without follows a critic, greedily, which it draws when an episode begins.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from bdpi.agents.checks import check_masks
+from bdpi.agents.spaces import shift_to_zero, to_arrays
+from bdpi.learner.interface import BoolArray, FloatArray, IntArray
+from bdpi.learner.tabular import allowed
+
+if TYPE_CHECKING:
+    from bdpi.agents.agent_learner import AgentLearner
+    from bdpi.agents.policies import BDPIPolicy
+
+
+def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
+    """One action per row, by inverting the cumulative distribution."""
+    cumulative = probabilities.cumsum(axis=1)
+    if len(probabilities) == 1:  # the same, more quickly
+        (row,) = cumulative.tolist()
+        return np.array([min(bisect.bisect_right(row, generator.random() * row[-1]), len(row) - 1)])
+    thresholds = generator.random(len(probabilities)) * cumulative[:, -1]
+    below: IntArray = np.add.reduce(cumulative <= thresholds[:, None], axis=1)
+    return np.minimum(below, probabilities.shape[1] - 1)
+
+
+def mask_probabilities(probabilities: FloatArray, masks: BoolArray | None) -> FloatArray:
+    """Without the actions that are not allowed; uniform over the allowed ones if the policy would take none of them."""
+    if masks is None:
+        return probabilities
+    kept = np.where(masks, probabilities, 0)
+    total = kept.sum(axis=1, keepdims=True)
+    return np.where(total > 0, kept / np.maximum(total, 1e-30), masks / np.maximum(masks.sum(axis=1, keepdims=True), 1))
+
+
+class Actions:
+    """Chooses actions, counted from 0.
+
+    :param policy: whose actor acts, if it has one
+    :param n_envs: environments that are stepped together
+    :param n_critics: from which one is drawn to be followed
+    """
+
+    #: what a saved agent holds of it
+    saved: ClassVar[dict[str, type]] = {"followed": np.ndarray}
+
+    def __init__(self, policy: BDPIPolicy, n_envs: int, n_critics: int) -> None:
+        self._policy, self._n_envs, self._n_critics = policy, n_envs, n_critics
+        #: which critic each environment follows, where there is no actor
+        self.followed: IntArray | None = None
+        #: probabilities that the last training actions were drawn by; None for agents without an actor
+        self.drawn_by: FloatArray | None = None
+
+    def pick(
+        self, learner: AgentLearner, observations: Any, masks: BoolArray | None, generator: np.random.Generator
+    ) -> IntArray:
+        """One training action per environment.
+
+        :param learner: whose actor or critics are asked
+        :param masks: which actions are allowed; None: all
+        :param generator: the agent's, whose state is saved
+        """
+        if learner.has_actor:
+            probabilities = learner.probabilities(observations)
+            self.drawn_by = probabilities if masks is None else mask_probabilities(probabilities, masks)
+            return draw(self.drawn_by, generator)
+        assert self.followed is not None
+        return self._preferred(learner, observations, self.followed, masks)
+
+    def begin_episodes(self, environments: IntArray, generator: np.random.Generator) -> None:
+        """Draw the critic that each of these environments follows in its new episode; for agents without an actor."""
+        if self.followed is None or len(self.followed) != self._n_envs:
+            self.followed = np.zeros(self._n_envs, dtype=np.int64)
+        self.followed[environments] = generator.integers(0, self._n_critics, len(environments))
+
+    def _preferred(
+        self, learner: AgentLearner, observations: Any, followed: IntArray, masks: BoolArray | None
+    ) -> IntArray:
+        q = learner.q_values(shift_to_zero(observations, self._policy.observation_space))
+        return allowed(q[followed, np.arange(len(followed))], masks).argmax(axis=1)
+
+    def predict(
+        self,
+        learner: AgentLearner,
+        observation: Any,
+        state: tuple[Any, ...] | None,
+        starts: Any,
+        deterministic: bool,
+        masks: Any,
+    ) -> tuple[Any, tuple[Any, ...] | None]:
+        """See :meth:`bdpi.agents.ensemble.Ensemble.predict`. Draws from the policy's own generator."""
+        policy, first = self._policy, int(self._policy.action_space.start)  # type: ignore[attr-defined]
+        follows = not deterministic and not learner.has_actor
+        if masks is not None or follows:
+            tensors, is_batch = policy.obs_to_tensor(observation)
+            n = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
+            masks = None if masks is None else check_masks(masks, n, policy.n_actions)
+        if not follows:
+            policy.action_masks = masks
+            try:
+                return policy.predict(observation, state, starts, deterministic)
+            finally:
+                policy.action_masks = None
+        followed = np.full(n, -1) if state is None else np.array(state[0])
+        if followed.shape != (n,):
+            raise ValueError(
+                f"state says which critic each observation follows, and has {followed.size} for {n} of them: give the "
+                "state that predict returned for as many observations, or None"
+            )
+        new = followed < 0 if starts is None else (followed < 0) | np.asarray(starts, bool)
+        followed[new] = policy.generator.integers(0, self._n_critics, int(new.sum()))
+        actions = self._preferred(learner, to_arrays(tensors), followed, masks) + first
+        return (actions if is_batch else actions[0]), (followed,)
