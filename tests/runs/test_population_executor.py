@@ -1,9 +1,13 @@
 """Runs in processes of their own that one more process trains together; any of them may die."""
 
 import os
+import shutil
 import signal
+import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,8 @@ from bdpi.runs.executors.population import OnGPU
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import Job, status_of
 
-SMALL = {"n_critics": 2, "batch_size": 8, "critic_iterations": 1, "fit_steps": 1, "buffer_size": 100}
+KERNELS = Path(tempfile.gettempdir()) / f"bdpi-kernels-{os.getpid()}"
+SMALL = {"n_critics": 2, "batch_size": 8, "critic_iterations": 1, "fit_steps": 1, "buffer_size": 100, "train_freq": 4}
 
 
 def job(root: Path, series: str, seed: int = 0, **plan: Any) -> Job:
@@ -33,8 +38,16 @@ def jobs_in(root: Path) -> list[Job]:
 
 
 def run(jobs: list[Job], workers: int = 5, **others: Any) -> Tally:
-    where = ("cuda", None) if nvrtc.is_available() else ("cpu", emulator.train)
+    where = ("cuda", None) if nvrtc.is_available() else ("cpu", partial(emulator.train, KERNELS))
     return run_campaign(jobs, OnGPU(workers, *where), say=print, **others)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> Iterator[None]:
+    """Emulated kernels are compiled once."""
+    KERNELS.mkdir()
+    yield
+    shutil.rmtree(KERNELS)
 
 
 def episodes_of(jobs: list[Job]) -> list[list[str]]:
