@@ -40,7 +40,7 @@ from bdpi.learner.interface import Ring, Transitions
 from bdpi.learner.joint import JointLearner
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.rules import Conservative
-from bdpi.learner.stack import N_GROUPS, Group, Row, Stack, Stacks
+from bdpi.learner.stack import N_GROUPS, Group, Stack, StackRow, Stacks
 from bdpi.learner.torch import TorchLearner
 from bdpi.runs.versions import origin
 
@@ -98,7 +98,9 @@ def milliseconds(epoch: Callable[[], object], repeats: int) -> float:
     return 1000 * (time.perf_counter() - start) / repeats
 
 
-def milliseconds_of_many(learners: list[JointLearner], ask: Callable[[JointLearner, int], Row], repeats: int) -> float:
+def milliseconds_of_many(
+    learners: list[JointLearner], ask: Callable[[JointLearner, int], StackRow], repeats: int
+) -> float:
     """Until all runs have had an epoch.
 
     :param ask: have a learner ask for an epoch, with so many more transitions
@@ -161,10 +163,10 @@ def measure(task: str) -> Iterator[Figure]:
         stacks = Stacks(runs, "cuda")
         many = [JointLearner(stacks, networks, state.to_dict()) for _ in range(runs)]
 
-        def ask(learner: JointLearner, added: int) -> Row:
+        def ask(learner: JointLearner, added: int) -> StackRow:
             ring = replace(memory.ring, added=CAPACITY + added)
             place = learner.ask(replace(memory, ring=ring), batches, order, hyper)
-            assert isinstance(place, Row)
+            assert isinstance(place, StackRow)
             return place
 
         ms = milliseconds_of_many(many, ask, 10)

@@ -30,7 +30,7 @@ from bdpi.envs.drawing import prepare_drawing_of
 from bdpi.learner import fused, nvrtc
 from bdpi.learner.interface import EpochMetrics
 from bdpi.learner.joint import JointLearner
-from bdpi.learner.stack import N_GROUPS, Group, Row, Stack, Stacks
+from bdpi.learner.stack import N_GROUPS, Group, Stack, StackRow, Stacks
 
 Maker = str | Callable[[], gym.Env[Any, Any]]
 CallbackMaker = Callable[[int], MaybeCallback]
@@ -387,7 +387,7 @@ class _Run:
         #: whether it learns no more
         self.is_over = False
 
-    def go_on(self) -> Row | None:
+    def go_on(self) -> StackRow | None:
         """Until the next epoch. Returns where it is to be computed; None: the agent has done it by itself, or ends."""
         learner = self._agent.agent_learner.learner
         try:
@@ -396,7 +396,7 @@ class _Run:
                 self._metrics = learner.epoch(*asked)
                 return None
             place = learner.ask(*asked)
-            assert isinstance(place, Row)
+            assert isinstance(place, StackRow)
             return place
         except StopIteration:
             self.is_over = True

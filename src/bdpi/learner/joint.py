@@ -27,7 +27,7 @@ from bdpi.learner.stack import NEW, Kind
 _CRITICS = ("critics.parameters", "active")
 
 
-class Place(Protocol):
+class JointPlace(Protocol):
     """A run's row of a stack, in this process or in another one."""
 
     #: the row, with a first axis of length one
@@ -53,7 +53,7 @@ class Place(Protocol):
 class Trainer(Protocol):
     """What trains many runs: :class:`~bdpi.learner.stack.Stacks`, or a process that has some."""
 
-    def join(self, kind: Kind, hyperparameters: Hyperparameters) -> Place:
+    def join(self, kind: Kind, hyperparameters: Hyperparameters) -> JointPlace:
         """A place for a run."""
         ...
 
@@ -79,7 +79,7 @@ class JointLearner:
         #: parameters to act with, of the actor or of the critics without one; they follow each epoch
         self.acting: FloatArray = state["actor.parameters"].copy() if self._has_actor else _active(state)
         #: where it is trained; None before its first epoch
-        self.place: Place | None = None
+        self.place: JointPlace | None = None
         self._kind: Kind | None = None
         #: what of the replay memory is on the device: everything up to here
         self._ring: Ring | None = None
@@ -100,7 +100,7 @@ class JointLearner:
 
     def ask(
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
-    ) -> Place:
+    ) -> JointPlace:
         """Write all that an epoch needs to the place, which is to be trained then."""
         kind = Kind.of(self._networks, self._n_critics, transitions, batches, hyperparameters)
         if self.place is None or kind != self._kind:
@@ -132,7 +132,7 @@ class JointLearner:
         self.acting[...] = arrays["acting"][0]
         return EpochMetrics(critic_loss, actor_loss if self._has_actor else float("nan"), mean_q)
 
-    def _send(self, place: Place, transitions: Transitions, rows: IntArray, places: IntArray) -> None:
+    def _send(self, place: JointPlace, transitions: Transitions, rows: IntArray, places: IntArray) -> None:
         """Have these transitions put there, the last ones together with the epoch."""
         arrays = place.arrays
         for first in range(0, max(1, len(rows)), NEW):

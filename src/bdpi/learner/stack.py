@@ -301,12 +301,12 @@ class Stacks:
         """The arrays of a new stack."""
         return {name: np.zeros(shape, dtype) for name, (shape, dtype) in kind.parts(self.size).items()}
 
-    def join(self, kind: Kind, hyperparameters: Hyperparameters) -> Row:
+    def join(self, kind: Kind, hyperparameters: Hyperparameters) -> StackRow:
         """A row for a run of this kind."""
         kind = replace(kind, networks=replace(kind.networks, runs=self.runs))
         if kind not in self.stacks:
             self.stacks[kind] = Stack(kind, hyperparameters, self.make_arrays(kind), self.device)
-        return Row(self, self.stacks[kind])
+        return StackRow(self, self.stacks[kind])
 
     def leave(self, stack: Stack, row: int) -> None:
         """Give a row back; a stack without runs is given up."""
@@ -315,8 +315,8 @@ class Stacks:
             del self.stacks[stack.kind]
 
 
-class Row:
-    """A run's place in a stack of this process; see :class:`bdpi.learner.joint.Place`."""
+class StackRow:
+    """A run's place in a stack of this process; see :class:`bdpi.learner.joint.JointPlace`."""
 
     def __init__(self, stacks: Stacks, stack: Stack) -> None:
         self._stacks, self.stack, self.row = stacks, stack, stack.take()

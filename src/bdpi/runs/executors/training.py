@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from bdpi.learner.interface import Hyperparameters
-from bdpi.learner.stack import N_GROUPS, Group, Kind, Row, Stack, Stacks
+from bdpi.learner.stack import N_GROUPS, Group, Kind, Stack, StackRow, Stacks
 from bdpi.runs.signals import leave_to_parent
 from bdpi.storage.shared import SharedArrays
 
@@ -56,7 +56,7 @@ class Client:
 
 
 class RemoteRow:
-    """A run's row of a stack in another process; see :class:`bdpi.learner.joint.Place`."""
+    """A run's row of a stack in another process; see :class:`bdpi.learner.joint.JointPlace`."""
 
     def __init__(self, connection: Connection, kind: Kind, hyperparameters: Hyperparameters) -> None:
         self._connection = connection
@@ -66,24 +66,24 @@ class RemoteRow:
         self.arrays: Mapping[str, NDArray[Any]] = {name: array[rows] for name, array in self._shared.arrays.items()}
 
     def train(self) -> None:
-        """See :meth:`bdpi.learner.joint.Place.train`."""
+        """See :meth:`bdpi.learner.joint.JointPlace.train`."""
         self._say(_TRAIN)
 
     def remember(self) -> None:
-        """See :meth:`bdpi.learner.joint.Place.remember`."""
+        """See :meth:`bdpi.learner.joint.JointPlace.remember`."""
         self._ask("remember")
 
     def get(self, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-        """See :meth:`bdpi.learner.joint.Place.get`."""
+        """See :meth:`bdpi.learner.joint.JointPlace.get`."""
         state: dict[str, NDArray[Any]] = self._ask("get", names)
         return state
 
     def set(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See :meth:`bdpi.learner.joint.Place.set`."""
+        """See :meth:`bdpi.learner.joint.JointPlace.set`."""
         self._ask("set", state)
 
     def leave(self) -> None:
-        """See :meth:`bdpi.learner.joint.Place.leave`."""
+        """See :meth:`bdpi.learner.joint.JointPlace.leave`."""
         self._connection.close()
         self.arrays = {}
         self._shared.close()
@@ -141,7 +141,7 @@ class _Run:
     """A run, as the server sees it."""
 
     connection: Connection
-    row: Row | None = None
+    row: StackRow | None = None
 
 
 @dataclass
