@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 WITH_CUDA := $(VENV)/.installed-cuda
 
-.PHONY: help setup train test test-gpu lint bench bench-gpu bench-population bench-robot bench-store demonstrations asynchronous precision \
+.PHONY: help setup train test test-all test-gpu lint bench bench-gpu bench-population bench-robot bench-store demonstrations asynchronous precision \
         sanitize figures learning clean
 
 help: ## What can be done here
@@ -28,8 +28,11 @@ $(WITH_CUDA): $(INSTALLED)
 train: $(INSTALLED) ## Train BDPI on FrozenLake8x8 for 300 episodes (one to two minutes)
 	@$(BIN)/bdpi train FrozenLake8x8-v1 --episodes 300 --seed 1
 
-test: lint ## Lint, types, all tests
-	@$(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
+test: lint ## Lint, types, and all tests that take few seconds
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --durations=10 -m "not full"
+
+test-all: $(INSTALLED) ## The tests that `make test` leaves out: kills, fuzz, Ray, a browser and learning at full size
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --durations=10 -m full
 
 test-gpu: $(WITH_CUDA) ## The tests of learners and populations, on a GPU those that need one, too
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -v tests/learner tests/agents/test_population.py \

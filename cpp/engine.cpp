@@ -167,6 +167,12 @@ Engine::Engine(const Shape& actor, const Shape& critic, int batch_size, int n_cr
       critic_results_(n_critics),
       actor_results_(n_critics),
       trained_(n_critics) {
+    if (actor.sizes[0] != critic.sizes[0] || actor.sizes[actor.n_layers] != critic.sizes[critic.n_layers])
+        throw std::invalid_argument("actor and critics must have as many inputs, and as many outputs: the actor has " +
+                                    std::to_string(actor.sizes[0]) + " and " +
+                                    std::to_string(actor.sizes[actor.n_layers]) + ", a critic " +
+                                    std::to_string(critic.sizes[0]) + " and " +
+                                    std::to_string(critic.sizes[critic.n_layers]));
     for (int thread = 0; thread < n_threads; ++thread) critic_scratch_.emplace_back(critic, batch_size, 2);
 }
 
@@ -214,6 +220,8 @@ void Engine::train_actor(const EpochArguments& arguments, const Hyperparameters&
 // critics in their order, one at a time, so that its result does not depend on the number of threads: whoever is free
 // makes its next step as soon as the critic of that step is done.
 EpochResult Engine::epoch(const EpochArguments& arguments, const Hyperparameters& hyper) {
+    const std::unique_lock<std::mutex> alone(epoch_mutex_, std::try_to_lock);
+    if (!alone) throw std::runtime_error("this learner makes an epoch already, in another thread: wait for that one");
     const bool has_actor = hyper.actor_rule != nullptr;
     const int n = arguments.n_trained;
     const int64_t actor_size = count_parameters(actor_shape_);

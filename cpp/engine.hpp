@@ -121,7 +121,7 @@ class Engine {
     std::vector<Scratch> critic_scratch_;  // one per thread
     Scratch actor_scratch_;
     Scratch predict_actor_, predict_critic_;
-    std::mutex predict_mutex_;
+    std::mutex predict_mutex_, epoch_mutex_;
     std::vector<float> q_;  // [n_trained][batch_size][n_actions]: the last Q' of each critic
     std::vector<FitResult> critic_results_, actor_results_;
     std::vector<std::atomic<bool>> trained_;

@@ -8,12 +8,14 @@ import pty
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -45,10 +47,8 @@ def trained(folder: Path, *arguments: str) -> Result:
     return result
 
 
-def config_of(folder: Path) -> dict[str, object]:
-    config = json.loads((folder / "config.json").read_text())
-    assert isinstance(config, dict)
-    return config
+def config_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -63,60 +63,58 @@ def _somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ODD_WORLDS)
 
 
-# -- a run that ends well
-
-
-def test_the_run_folder_holds_everything(lake: tuple[Path, Result]) -> None:
-    folder, _ = lake
+def test_the_run_folder_holds_everything_and_the_way_there_is_printed(lake: tuple[Path, Result]) -> None:
+    folder, result = lake
     assert {file.name for file in folder.iterdir()} == FILES | {"policy.gif"}
     config = config_of(folder)
     assert config["environment"] == "FrozenLake-v1"
     assert (config["agent"], config["seed"], config["episodes"], config["steps"]) == ("bdpi", 5, 30, None)
     assert config["hyperparameters"] == {"n_critics": 2, "fit_steps": 2, "batch_size": 16}
     assert config["status"] == "finished"
-    assert {"python", "bdpi", "numpy", "torch", "gymnasium", "stable-baselines3"} <= set(config["versions"])  # type: ignore[call-overload]
-    for name in ("started", "finished", "platform", "command", "result", "learner", "defaults"):
-        assert config[name]
-
-
-def test_the_episodes_are_exactly_as_many_as_were_asked_for(lake: tuple[Path, Result]) -> None:
-    results = load_results(str(lake[0]))
+    assert {"python", "bdpi", "numpy", "torch", "gymnasium", "stable-baselines3"} <= set(config["versions"])
+    assert all(config[name] for name in ("started", "finished", "platform", "command", "result", "learner", "defaults"))
+    results = load_results(str(folder))
     assert len(results) == 30
-    assert results["l"].sum() == config_of(lake[0])["result"]["steps"]  # type: ignore[index]
-
-
-def test_the_pictures_are_pictures(lake: tuple[Path, Result]) -> None:
-    with Image.open(lake[0] / "curve.png") as curve:
+    agent = bdpi.BDPI.load(folder / "agent.zip", env=None)
+    assert agent.n_critics == 2
+    assert results["l"].sum() == config["result"]["steps"] == agent.num_timesteps
+    with Image.open(folder / "curve.png") as curve:
         curve.verify()
-    with Image.open(lake[0] / "policy.gif") as film:
+    with Image.open(folder / "policy.gif") as film:
         assert 1 < film.n_frames <= 210
         for frame in range(film.n_frames):
             film.seek(frame)
             film.load()
         assert 200 < film.width < 600
-
-
-def test_the_agent_and_its_experience_can_be_loaded(lake: tuple[Path, Result]) -> None:
-    agent = bdpi.BDPI.load(lake[0] / "agent.zip", env=None)
-    assert agent.n_critics == 2
-    assert agent.num_timesteps == load_results(str(lake[0]))["l"].sum()
-
-
-def test_the_result_and_the_way_to_everything_are_printed(lake: tuple[Path, Result]) -> None:
-    folder, result = lake
-    assert "Finished: 30 episodes" in result.stdout
-    assert "Mean return of the last 30 episodes: 0." in result.stdout
-    assert "ms per step" in result.stdout
-    for name in ("curve.png", "policy.gif", "agent.zip"):
-        assert str(folder / name) in result.stdout
-    assert f"bdpi play {folder}" in result.stdout
+    for part in ("Finished: 30 episodes", "Mean return of the last 30 episodes: 0.", "ms per step"):
+        assert part in result.stdout
+    for part in (folder / "curve.png", folder / "policy.gif", folder / "agent.zip", f"bdpi play {folder}"):
+        assert str(part) in result.stdout
     assert result.stderr == ""
 
 
-def test_steps_instead_of_episodes(tmp_path: Path) -> None:
-    result = trained(tmp_path / "run", "CartPole-v1", "--steps", "123")
+def test_steps_and_settings_reach_the_agent(tmp_path: Path) -> None:
+    own = (
+        "--agent",
+        "actor-mimic",
+        "--set",
+        "temperature=0.5",
+        "--set",
+        "net_arch=[8,8]",
+        "--set",
+        "activation_fn=relu",
+    )
+    result = trained(tmp_path / "run", "CartPole-v1", "--steps", "123", *own)
     assert "123 steps" in result.stdout
-    assert config_of(tmp_path / "run")["result"]["steps"] == 123  # type: ignore[index]
+    config = config_of(tmp_path / "run")
+    assert (config["result"]["steps"], config["hyperparameters"]["temperature"]) == (123, 0.5)
+    agent = bdpi.ActorMimic.load(tmp_path / "run" / "agent.zip")
+    assert agent.policy_kwargs["net_arch"] == [8, 8]
+    assert agent.policy_kwargs["activation_fn"].__name__ == "ReLU"
+    refused(bdpi_command("train", "CartPole-v1", "--agent", "abcdqn", "--set", "temperature=1"), "knows no")
+
+
+# -- a run that ends well
 
 
 def test_the_default_folder_is_named_after_the_run(tmp_path: Path) -> None:
@@ -126,15 +124,6 @@ def test_the_default_folder_is_named_after_the_run(tmp_path: Path) -> None:
     assert re.fullmatch(r"bdpi-seed7-\d{8}-\d{6}", folder.name)
 
 
-def test_network_settings_reach_the_agent(tmp_path: Path) -> None:
-    trained(
-        tmp_path / "run", "CartPole-v1", "--episodes", "2", "--set", "net_arch=[8,8]", "--set", "activation_fn=relu"
-    )
-    agent = bdpi.BDPI.load(tmp_path / "run" / "agent.zip")
-    assert agent.policy_kwargs["net_arch"] == [8, 8]
-    assert agent.policy_kwargs["activation_fn"].__name__ == "ReLU"
-
-
 @pytest.mark.parametrize("agent", ["abcdqn", "actor-mimic", "bootstrapped-dqn", "tabular-bdpi"])
 def test_other_agents_are_trained_and_played_by_their_names(tmp_path: Path, agent: str) -> None:
     result = trained(tmp_path / "run", "FrozenLake8x8-v1", "--agent", agent, "--episodes", "3")
@@ -142,26 +131,10 @@ def test_other_agents_are_trained_and_played_by_their_names(tmp_path: Path, agen
     assert bdpi_command("play", str(tmp_path / "run"), "--episodes", "1", "--no-watch").exit_code == 0
 
 
-def test_the_help_names_all_agents() -> None:
-    text = " ".join(re.sub(r"[^A-Za-z0-9,.: -]", " ", bdpi_command("train", "--help").stdout).split())
-    assert f"Which algorithm: {', '.join(AGENTS)}" in text
-    assert f"with the settings of the paper: {', '.join(PAPER_AGENTS)}" in text
-    assert f"or one to compare with: {', '.join(PEER_NAMES)}" in text
-
-
-def test_an_agents_own_settings_are_known(tmp_path: Path) -> None:
-    trained(tmp_path / "run", "CartPole-v1", "--agent", "actor-mimic", "--episodes", "1", "--set", "temperature=0.5")
-    assert config_of(tmp_path / "run")["hyperparameters"]["temperature"] == 0.5  # type: ignore[index]
-    refused(bdpi_command("train", "CartPole-v1", "--agent", "abcdqn", "--set", "temperature=1"), "knows no")
-
-
 def test_pendulum_is_searched_by_itself(tmp_path: Path) -> None:
     run = tmp_path / "run"
     result = trained(run, "Pendulum-v1", "--episodes", "1")
-    announced = [line for line in result.stdout.splitlines() if "binary decisions" in line]
-    assert announced == [
-        "Pendulum-v1: continuous actions, each found by 6 binary decisions (--action-bits would change it)"
-    ]
+    assert result.stdout.count("continuous actions, each found by 6 binary decisions") == 1
     assert "Finished: 1 episodes, 200 steps" in result.stdout
     assert load_results(str(run))["l"].tolist() == [200]
     result = bdpi_command("play", str(run), "--episodes", "2", "--no-watch")
@@ -180,13 +153,6 @@ def test_noise_comes_with_tests(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "Mean return of the last 6 test episodes: " in result.stdout
     assert len(load_results(str(run))) == 6  # of training
-
-
-def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
-    trained(tmp_path / "run", "CartPole-v1", "--episodes", "2")
-    result = bdpi_command("train", "--resume", str(tmp_path / "run"), "--episodes", "5")
-    assert result.exit_code == 0, result.output
-    assert len(load_results(str(tmp_path / "run"))) == 5
 
 
 # -- bad input: one line, status 2, nothing left behind
@@ -248,50 +214,33 @@ def test_what_cannot_be_trained_is_refused(arguments: list[str], says: str, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_in_the_way_is_refused(lake: tuple[Path, Result], tmp_path: Path) -> None:
+    refused(bdpi_command("trian"), "trian")
+    before = (lake[0] / "config.json").read_text()
+    refused(bdpi_command("train", "CartPole-v1", "--out", str(lake[0])), "already holds a run")
+    for more in ([], ["--episodes", "30"]):
+        refused(bdpi_command("train", "--resume", str(lake[0]), *more), "already has its 30 episodes")
+    assert (lake[0] / "config.json").read_text() == before
+    (tmp_path / "file").touch()
+    for out in ("file", "file/run"):
+        refused(bdpi_command("train", "CartPole-v1", "--out", out), "in the way")
+
+
 @pytest.mark.skipif(importlib.util.find_spec("mujoco") is not None, reason="MuJoCo is installed: nothing is missing")
 def test_what_an_environment_needs_is_named() -> None:
     refused(bdpi_command("train", "HalfCheetah-v5"), "mujoco")
-
-
-def test_unknown_commands_are_refused() -> None:
-    refused(bdpi_command("trian"), "trian")
-
-
-def test_a_folder_that_holds_a_run_is_refused(lake: tuple[Path, Result]) -> None:
-    before = (lake[0] / "config.json").read_text()
-    refused(bdpi_command("train", "CartPole-v1", "--out", str(lake[0])), "already holds a run")
-    assert (lake[0] / "config.json").read_text() == before
-
-
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    refused(bdpi_command("train", "CartPole-v1", "--out", str(tmp_path / "file")), "in the way")
-    refused(bdpi_command("train", "CartPole-v1", "--out", str(tmp_path / "file" / "run")), "in the way")
-
-
-def test_resuming_what_is_finished_is_refused(lake: tuple[Path, Result]) -> None:
-    refused(bdpi_command("train", "--resume", str(lake[0])), "already has its 30 episodes")
-    refused(bdpi_command("train", "--resume", str(lake[0]), "--episodes", "30"), "already has its 30 episodes")
 
 
 @pytest.mark.parametrize("name", ["config.json", "monitor.csv", "agent.zip", "replay.npz"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "foreign"])
 def test_damaged_runs_are_refused(tmp_path: Path, lake: tuple[Path, Result], name: str, damage: str) -> None:
     run = tmp_path / "run"
-    run.mkdir()
-    for file in lake[0].iterdir():
-        (run / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(lake[0], run)
     content = (run / name).read_bytes()
+    (run / name).write_bytes(content[: len(content) // 2] if damage == "cut" else b"PK\x03\x04 something else")
     if damage == "missing":
         (run / name).unlink()
-    elif damage == "cut":
-        (run / name).write_bytes(content[: len(content) // 2])
-    else:
-        (run / name).write_bytes(b"PK\x03\x04 something else")
-    refused(
-        bdpi_command("train", "--resume", str(run), "--episodes", "40"),
-        "config.json" if name == "config.json" else name,
-    )
+    refused(bdpi_command("train", "--resume", str(run), "--episodes", "40"), name)
     if name in ("config.json", "agent.zip"):
         refused(bdpi_command("play", str(run)), name)
 
@@ -306,13 +255,8 @@ def environment(**more: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def started(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bdpi.cli", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
+    command, pipe = [sys.executable, "-m", "bdpi.cli", *arguments], subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment())
     try:
         yield process
     finally:
@@ -412,14 +356,9 @@ def test_an_environment_that_breaks_keeps_everything(tmp_path: Path) -> None:
 
 def test_the_live_view_runs_on_a_real_terminal(tmp_path: Path) -> None:
     here, there = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bdpi.cli", "train", "CartPole-v1", "--episodes", "20", *QUICK, "--out", "run"],
-        stdin=there,
-        stdout=there,
-        stderr=there,
-        cwd=tmp_path,
-        env=environment(TERM="xterm-256color", COLUMNS="100", LINES="40"),
-    )
+    command = [sys.executable, "-m", "bdpi.cli", "train", "CartPole-v1", "--episodes", "20", *QUICK, "--out", "run"]
+    terminal = environment(TERM="xterm-256color", COLUMNS="100", LINES="40")
+    process = subprocess.Popen(command, stdin=there, stdout=there, stderr=there, cwd=tmp_path, env=terminal)
     os.close(there)
     output = b""
     with contextlib.suppress(OSError):  # Linux says "I/O error" where the other side has closed
@@ -438,38 +377,36 @@ def test_the_live_view_runs_on_a_real_terminal(tmp_path: Path) -> None:
     assert any("\u2801" <= character <= "\u28ff" for character in text)
 
 
-def test_help_is_fast_because_nothing_heavy_is_imported() -> None:
+def test_help_and_lists_are_fast_because_nothing_heavy_is_imported() -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from bdpi.cli import app\n"
-        "result = CliRunner().invoke(app, ['train', '--help']); assert result.exit_code == 0\n"
-        "print([name for name in ('torch', 'stable_baselines3', 'matplotlib', 'pandas') if name in sys.modules])"
+        "for words in (['train', '--help'], ['envs'], ['export', '--help']):\n"
+        "    assert CliRunner().invoke(app, words).exit_code == 0\n"
+        "heavy = ('torch', 'stable_baselines3', 'matplotlib', 'pandas', 'miniworld')\n"
+        "print([name for name in heavy if name in sys.modules])"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
     assert output.stdout.strip() == "[]"
 
 
-# -- play, doctor, help
-
-
-def test_play_prints_the_returns(lake: tuple[Path, Result]) -> None:
+def test_play_prints_the_returns_films_and_opens_a_window(
+    lake: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for run in (lake[0], lake[0] / "agent.zip"):
         result = bdpi_command("play", str(run), "--episodes", "4", "--no-watch")
         assert result.exit_code == 0, result.output
         assert re.search(r"Return over 4 episodes: mean \S+, min \S+, max \S+", result.stdout)
-
-
-def test_play_records_a_film(lake: tuple[Path, Result], tmp_path: Path) -> None:
     film = tmp_path / "films" / "lake.gif"
     result = bdpi_command("play", str(lake[0]), "--episodes", "2", "--record", str(film), "--stochastic", "--seed", "9")
     assert result.exit_code == 0, result.output
     with Image.open(film) as gif:
         assert gif.n_frames > 1
-
-
-def test_play_opens_a_window(lake: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     result = bdpi_command("play", str(lake[0]), "--episodes", "1", "--watch")
     assert result.exit_code == 0, result.output
+
+
+# -- play, doctor, help
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there is always a display")
@@ -508,63 +445,28 @@ def test_envs_lists_the_environments_of_the_package_and_the_presets() -> None:
     assert "CnnPolicy, fit_steps=1" in lines["Hallway-v0"]
 
 
-def test_listing_environments_is_fast_because_nothing_heavy_is_imported() -> None:
-    code = (
-        "import sys; from typer.testing import CliRunner; from bdpi.cli import app\n"
-        "result = CliRunner().invoke(app, ['envs']); assert result.exit_code == 0\n"
-        "print([name for name in ('torch', 'stable_baselines3', 'matplotlib', 'miniworld') if name in sys.modules])"
-    )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
-    assert output.stdout.strip() == "[]"
-
-
-def test_the_doctor_knows_the_installation() -> None:
-    result = bdpi_command("doctor")
-    assert result.exit_code == 0, result.output
-    for part in (
-        "python",
-        "torch",
-        "gymnasium",
-        "stable-baselines3",
-        "native learner",
-        "threads",
-        "CUDA",
-        "fused kernels",
-        "kernels for pictures",
-        "CUDA graphs",
-    ):
-        assert re.search(rf"^{part} ", result.stdout, re.MULTILINE)
-    assert str(Path(bdpi.__file__).parent) in result.stdout
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_the_doctor_says_that_populations_need_a_gpu() -> None:
-    found = re.search(r"^fused kernels +(.*)$", bdpi_command("doctor").stdout, re.MULTILINE)
-    assert found is not None
-    assert "populations" in found[1]
-    assert '227 KiB of shared memory per block (H100), and pip install "bdpi[cuda]"' in found[1]
-
-
-def test_the_doctor_survives_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_knows_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("python", "torch", "gymnasium", "stable-baselines3", "native learner", "threads", "CUDA"):
+        assert doctors(part)
+    assert doctors("kernels for pictures")
+    assert str(Path(bdpi.__file__).parent) in bdpi_command("doctor").stdout
+    if not torch.cuda.is_available():
+        assert "populations" in doctors("fused kernels")
+        assert 'pip install "bdpi[cuda]"' in doctors("fused kernels")
     monkeypatch.setenv("BDPI_NUM_THREADS", "many")
-    result = bdpi_command("doctor")
-    assert result.exit_code == 0
-    assert "BDPI_NUM_THREADS" in result.stdout
+    assert "BDPI_NUM_THREADS" in doctors("native learner")
 
 
 def test_the_doctor_says_whether_epochs_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def said() -> str:
-        return re.search(r"^CUDA graphs +(.*)$", bdpi_command("doctor").stdout, re.MULTILINE)[1]
-
-    assert said().startswith("used: " if torch.cuda.is_available() else "not used: they need a GPU")
+    assert doctors("CUDA graphs").startswith("used: " if torch.cuda.is_available() else "not used: they need a GPU")
     assert doctor.why_not_recorded("cpu") == "cpu has no graphs"  # the trial itself runs anywhere
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     monkeypatch.setattr(fused, "is_available", lambda: False)
     monkeypatch.setattr(doctor, "why_not_recorded", lambda: "operation not permitted when stream is capturing")
-    assert said().endswith("which is slower: operation not permitted when stream is capturing")
+    assert doctors("CUDA graphs").endswith("which is slower: operation not permitted when stream is capturing")
     monkeypatch.setattr(doctor, "why_not_recorded", lambda: 1 / 0)
-    assert said().startswith("cannot be tried: ")
+    assert doctors("CUDA graphs").startswith("cannot be tried: ")
 
 
 def test_version_and_help() -> None:
@@ -573,4 +475,18 @@ def test_version_and_help() -> None:
         result = bdpi_command(*arguments)
         assert result.exit_code == 0
         assert "Usage" in result.stdout
-    assert "bdpi train CartPole-v1 --steps 20000" in bdpi_command("train", "--help").stdout
+    help_of_train = bdpi_command("train", "--help").stdout
+    assert "bdpi train CartPole-v1 --steps 20000" in help_of_train
+    text = " ".join(re.sub(r"[^A-Za-z0-9,.: -]", " ", help_of_train).split())
+    assert f"Which algorithm: {', '.join(AGENTS)}" in text
+    assert f"with the settings of the paper: {', '.join(PAPER_AGENTS)}" in text
+    assert f"or one to compare with: {', '.join(PEER_NAMES)}" in text
+
+
+def doctors(part: str) -> str:
+    """What the doctor says of this."""
+    result = bdpi_command("doctor")
+    assert result.exit_code == 0, result.output
+    found = re.search(rf"^{part} +(.*)$", result.stdout, re.MULTILINE)
+    assert found is not None, result.stdout
+    return found[1]

@@ -10,10 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
+from typer.testing import CliRunner, Result
 
+from bdpi.cli import app
 from bdpi.runs.results import read_runs
 
 STUDY = """
@@ -30,10 +33,16 @@ rows:
 REPORT = ("tables.md", "index.html")
 
 
-def bdpi(*arguments: object, folder: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bdpi.cli", *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert not check or done.returncode == 0, done.stderr
+def bdpi(*arguments: object, folder: Path, check: bool = True) -> Result:
+    """In this process, as if it had been typed there."""
+    words, before = [str(argument) for argument in arguments], os.getcwd()
+    os.chdir(folder)
+    try:
+        with patch.object(sys, "argv", ["bdpi", *words]):
+            done = CliRunner().invoke(app, words)
+    finally:
+        os.chdir(before)
+    assert not check or done.exit_code == 0, done.output
     return done
 
 
@@ -69,12 +78,10 @@ def test_a_study_from_the_first_run_to_the_report(folder: Path) -> None:
     assert {"figure.png", "figure.pdf", "tables.md", "index.html"} <= {
         path.name for path in (folder / "shown").iterdir()
     }
-    again = bdpi("report", "kept", "--out", "again", folder=folder)
-    assert "index.html" in again.stdout
+    assert "index.html" in bdpi("report", "kept", "--out", "again", folder=folder).stdout
     tables = [(folder / name / "tables.md").read_text().splitlines() for name in ("shown", "again")]
-    assert [line for line in tables[0] if "Made by" not in line] == [
-        line for line in tables[1] if "Made by" not in line
-    ]
+    shown, again = ([line for line in table if "Made by" not in line] for table in tables)
+    assert shown == again
     archived = (folder / "kept" / "episodes.csv.gz").read_bytes()
     shutil.rmtree(next(folder.glob("runs/tiny/*/*/PPO-seed1")))
     fewer = bdpi("report", "runs/tiny", "--archive", "kept", "--out", "shown", folder=folder)
@@ -98,7 +105,7 @@ def test_a_study_from_the_first_run_to_the_report(folder: Path) -> None:
 )
 def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str) -> None:
     done = bdpi(*arguments, folder=folder, check=False)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert [path.name for path in folder.iterdir()] == ["tiny.yaml"]
@@ -107,7 +114,7 @@ def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_study_that_cannot_run_here_leaves_nothing_behind(folder: Path) -> None:
     done = bdpi("study", "tiny.yaml", "--executor", "population", folder=folder, check=False)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "--executor population needs a GPU" in done.stderr
     assert not (folder / "runs").exists()
 
@@ -115,7 +122,8 @@ def test_a_study_that_cannot_run_here_leaves_nothing_behind(folder: Path) -> Non
 def test_a_wrong_address_of_a_cluster_is_said_at_once(folder: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra bdpi[ray]")
     began = time.monotonic()
-    done = bdpi("study", "tiny.yaml", "--executor", "ray", "--ray-address", "127.0.0.1:1", folder=folder, check=False)
+    command = ["study", "tiny.yaml", "--executor", "ray", "--ray-address", "127.0.0.1:1"]
+    done = subprocess.run([sys.executable, "-m", "bdpi.cli", *command], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no Ray cluster at --ray-address 127.0.0.1:1: " in done.stderr
     assert time.monotonic() < began + 50
@@ -159,45 +167,44 @@ def test_who_goes_on_after_a_failure_is_told_what_comes_first(folder: Path) -> N
     (config,) = folder.glob("runs/tiny/*/*/PPO-seed0/config.json")
     config.write_text("{bad")
     done = bdpi(*command, folder=folder, check=False)
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "Go on:     when what failed is mended, or its folder removed, the same command again" in done.stdout
     shutil.rmtree(config.parent)
     assert "Go on" not in bdpi(*command, folder=folder).stdout
 
 
-def test_a_study_whose_driver_is_killed_again_and_again(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.full)])
+def test_a_study_whose_driver_is_killed_again_and_again(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, kills: int
+) -> None:
     """The merged result is that of an undisturbed study; processes that were left alone end by themselves."""
     undisturbed = tmp_path_factory.mktemp("undisturbed")
     (undisturbed / "tiny.yaml").write_text(STUDY)
     bdpi("study", "tiny.yaml", folder=undisturbed)
     rng = random.Random(0)
     command = [sys.executable, "-m", "bdpi.cli", "study", "tiny.yaml", "--workers", "2"]
-    for _ in range(4):
+    for _ in range(kills):
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as process:
             time.sleep(rng.uniform(1, 6))
             process.send_signal(rng.choice([signal.SIGKILL, signal.SIGINT]))
     left = time.monotonic() + 60
-    while (last := bdpi("study", "tiny.yaml", folder=folder, check=False)).returncode and time.monotonic() < left:
+    while (last := bdpi("study", "tiny.yaml", folder=folder, check=False)).exit_code and time.monotonic() < left:
         time.sleep(1)  # a run may still be saved by a process whose driver is gone
-    assert last.returncode == 0, last.stdout + last.stderr
+    assert last.exit_code == 0, last.stdout + last.stderr
     assert episodes(folder) == episodes(undisturbed)
     statuses = [json.loads(path.read_text())["status"] for path in folder.glob("runs/tiny/*/*/*/config.json")]
     assert statuses == ["finished"] * 4
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.full) for each in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_a_signal_to_all_its_processes_stops_a_study_cleanly(folder: Path, number: signal.Signals) -> None:
     """As a terminal sends them for Ctrl-C and when it is closed, and ``timeout`` does."""
     (folder / "tiny.yaml").write_text(STUDY.replace("episodes: 25", "episodes: 5000"))
     command = [sys.executable, "-m", "bdpi.cli", "study", "tiny.yaml", "--workers", "2", "--only", "BDPI"]
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # also where the tests run under nohup
-    )
+    usual = {"preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}  # also where the tests run under nohup
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True, **usual)
     configs = [folder / f"runs/tiny/algorithms/FrozenLake-v1/BDPI-seed{seed}/config.json" for seed in range(2)]
     end = time.monotonic() + 60
     while not all(config.exists() for config in configs) and time.monotonic() < end:

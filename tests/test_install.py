@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_pip_install_without_a_compiler(tmp_path):
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()

@@ -3,6 +3,7 @@
     python benchmarks/scales/compare.py
 
 Draws docs/benchmark.png and prints the tables of docs/benchmark.md, from results/scales and results/benchmark/peers.
+Runs of the default configuration are those of the report: seeds 100 to 115, with which nothing was chosen.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from scales.analyse import History, _median, interval, load, print_table, text  # noqa: E402
+from scales import tasks  # noqa: E402
+from scales.analyse import History, Results, _median, interval, load, print_table, text, total_of  # noqa: E402
 
 #: task: threshold, steps in the figure
 TASKS = {
@@ -38,21 +40,16 @@ COLOURS = {
     "PPO": "#6b6b6b",
     "SAC": "#009e73",
 }
-#: Runs of the first round were shorter there.
-LATER_ROUND_ONLY = "Acrobot-v1", "PendulumTorques-v0"
+WINDOWS = {"Table-v0": ((50, 75), (75, 100)), "FrozenLake8x8-v1": ((200, 300),)}  # of episodes
 
 
 def series() -> dict[str, dict[str, list[History]]]:
     """Runs by task and by name."""
-    again, papers = (load([ROOT / "results" / "scales" / name]) for name in ("fourth", "screen"))
+    report, papers = (load([ROOT / "results" / "scales" / name]) for name in ("report", "screen"))
     found: dict[str, dict[str, list[History]]] = {}
     for task in TASKS:
         found[task] = {
-            "BDPI": [
-                history
-                for rounds in ((again,) if task in LATER_ROUND_ONLY else (papers, again))
-                for history in rounds[task]["base"].values()
-            ],
+            "BDPI": histories(report, task),
             "BDPI, paper": list(papers[task]["paper"].values()),
         }
     rows: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
@@ -66,6 +63,12 @@ def series() -> dict[str, dict[str, list[History]]]:
             columns = np.array(episodes).T
             found[task].setdefault(NAMES[peer], []).append(History(*columns))
     return found
+
+
+def histories(report: Results, task: str) -> list[History]:
+    """All runs of a task; the report has one configuration."""
+    (runs,) = report[task].values()
+    return list(runs.values())
 
 
 def draw(found: dict[str, dict[str, list[History]]], path: Path) -> None:
@@ -96,24 +99,44 @@ def main() -> None:
     draw(found, ROOT / "docs" / "benchmark.png")
     rows = []
     for task, runs in found.items():
-        threshold, _ = TASKS[task]
-        for name, histories in runs.items():
-            when = np.array([history.steps_to(threshold) for history in histories])
-            steps = int(np.median([history.steps[-1] for history in histories]))
-            estimate = text(interval(when, _median), 0) if len(when) >= 4 else text((_median(when),) * 3, 0).split()[0]
-            rows.append(
-                [task, f"{threshold:g}", name, f"{np.isfinite(when).sum()} of {len(when)}", estimate, str(steps)]
-            )
-    print_table(["task", "threshold", "agent", "runs that reach it", "median steps until then", "steps made"], rows)
-    rounds = [load([ROOT / "results" / "scales" / name])["Table-v0"] for name in ("screen", "fourth")]
-    for name in ("base", "paper"):
-        runs = [history for each in rounds for history in each.get(name, {}).values()]
-        docked = sum(bool((history.returns[:100] > 50).any()) for history in runs)
-        means = np.array([history.returns[75:100].mean() for history in runs if len(history.returns) > 75])
-        late = text(interval(means), 1)
-        print(
-            f"Table-v0, {name}: {docked} of {len(runs)} dock by episode 100; episodes 75-100 {late} ({len(means)} runs)"
-        )
+        for name, of_agent in runs.items():
+            rows.append([task, *reached(of_agent, TASKS[task][0], name)])
+    report = load([ROOT / "results" / "scales" / "report"])
+    for threshold in (100.0, 200.0):
+        rows.append(["LunarLander-v3", *reached(histories(report, "LunarLander-v3"), threshold, "BDPI")])
+    header = ["task", "threshold", "agent", "runs that reach it", "median steps until then", "median episodes"]
+    print_table([*header, "steps made"], rows)
+    rows = []
+    for task, windows in WINDOWS.items():
+        for first, last in windows:
+            means = np.array([history.returns[first:last].mean() for history in histories(report, task)])
+            lowest = f"{means.min():.2f}"
+            rows.append([task, f"{first} to {last}", text(interval(means), 2), lowest])
+    print_table(["task", "episodes", "mean return", "lowest run"], rows)
+    docked = [np.flatnonzero(history.returns[:100] > 50) for history in histories(report, "Table-v0")]
+    print(f"Table-v0: {sum(len(found) > 0 for found in docked)} of {len(docked)} runs dock by episode 100\n")
+    rows = []
+    for task in sorted(report):
+        plain = tasks.find(task.split("@")[0])
+        total = total_of(task, report[task])
+        scores = np.array([history.score(plain.task, total) for history in histories(report, task)])
+        finals = np.array([history.final(total) for history in histories(report, task)])
+        rows.append([task, str(total), text(interval(scores), 2), text(interval(finals), 1)])
+    print_table(["task", "steps", "score", "return in the last fifth"], rows)
+
+
+def reached(runs: list[History], threshold: float, name: str) -> list[str]:
+    """Cells of the table: when runs reach a threshold, in steps and in episodes."""
+    steps = np.array([history.steps_to(threshold) for history in runs])
+    episodes = np.array(
+        [
+            np.searchsorted(history.steps, at) + 1 if np.isfinite(at) else np.inf
+            for history, at in zip(runs, steps, strict=True)
+        ]
+    )
+    cells = [text(interval(when, _median), 0) if len(when) >= 4 else "" for when in (steps, episodes)]
+    made = int(np.median([history.steps[-1] for history in runs]))
+    return [f"{threshold:g}", name, f"{np.isfinite(steps).sum()} of {len(steps)}", *cells, str(made)]
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ ROUNDS, EPOCHS = 30, 20
 def main() -> None:
     for name in ("Table-v0", "FrozenLake8x8-v1"):
         agents = []
-        for settings in ({"scale_observations": False, "return_size": None}, {}):
+        for settings in ({"observation_size": None, "return_size": None}, {}):
             agent = bdpi.BDPI("MlpPolicy", gym.make(name), seed=0, n_threads=1, **settings)
             agent.set_logger(Logger(folder=None, output_formats=[]))
             agents.append(agent.learn(600))

@@ -23,22 +23,21 @@ from bdpi import BDPI, learner
 from small import Walk, fingerprint, quick_agent
 
 
-class Faulty(Walk):
+def faulty(at: int, observation=None, reward=None, executed=None, **arguments) -> Walk:
     """Returns one bad value at a chosen step."""
 
-    def __init__(self, at: int, observation=None, reward=None, executed=None, **arguments):
-        super().__init__(**arguments)
-        self.at, self.observation, self.reward, self.executed, self.count = at, observation, reward, executed, 0
+    def value(bad, good):
+        return lambda env, usual: bad if bad is not None and env.steps == at and env.time else good(env, usual)
 
-    def step(self, action):
-        observation, reward, terminated, truncated, info = super().step(action)
-        self.count += 1
-        if self.count == self.at:
-            observation = observation if self.observation is None else self.observation
-            reward = reward if self.reward is None else self.reward
-            if self.executed is not None:
-                info["executed_action"] = self.executed
-        return observation, reward, terminated, truncated, info
+    return Walk(
+        seen=value(observation, lambda env, usual: usual),
+        pays=value(reward, lambda env, action: float(action)),
+        says=lambda env: {"executed_action": executed} if executed is not None and env.steps == at else {},
+        **arguments,
+    )
+
+
+NAN = np.full(3, np.nan, np.float32)
 
 
 @pytest.mark.parametrize(
@@ -46,20 +45,22 @@ class Faulty(Walk):
     [
         (
             {"observation": np.array([0, np.nan, 0], np.float32)},
-            r"observation of environment 0 at step 25 .* nan at index 1",
+            "observation of environment 0 at step 25 .* nan at index 1",
         ),
         (
             {"observation": np.array([0, 0, np.inf], np.float32)},
-            r"observation of environment 0 at step 25 .* inf at index 2",
+            "observation of environment 0 at step 25 .* inf at index 2",
         ),
-        ({"reward": float("nan")}, r"reward of environment 0 at step 25 is not finite: nan"),
-        ({"reward": float("-inf")}, r"reward of environment 0 at step 25 is not finite: -inf"),
-        ({"executed": 2}, r"executed_action.* at step 25 is 2, which is not an action .*0\.\.1"),
-        ({"executed": 0.5}, r"executed_action.* must be one whole number, got 0.5"),
+        ({"observation": NAN, "length": 5}, "last observation of environment 0 at step 25"),  # before a reset hides it
+        ({"observation": 6, "space": spaces.Discrete(6)}, r"at step 25 is 6, outside its space 0\.\.5"),
+        ({"reward": float("nan")}, "reward of environment 0 at step 25 is not finite: nan"),
+        ({"reward": float("-inf")}, "reward of environment 0 at step 25 is not finite: -inf"),
+        ({"executed": 2}, "executed_action.* at step 25 is 2, which is not an action"),
+        ({"executed": 0.5}, "executed_action.* must be one whole number, got 0.5"),
     ],
 )
 def test_bad_values_from_the_environment(fault, message):
-    agent = quick_agent(Faulty(25, **fault))
+    agent = quick_agent(faulty(25, **fault))
     with pytest.raises(ValueError, match=message):
         agent.learn(100)
     assert len(agent.replay_buffer) == 24
@@ -68,130 +69,104 @@ def test_bad_values_from_the_environment(fault, message):
     assert len(agent.replay_buffer) == 44
 
 
-def test_a_bad_last_observation_is_noticed_before_the_reset_hides_it():
-    agent = quick_agent(Faulty(7, observation=np.full(3, np.nan, np.float32), length=7))
-    with pytest.raises(ValueError, match="last observation of environment 0 at step 7"):
-        agent.learn(100)
-
-
-def test_the_right_environment_is_named():
-    faulty = iter([False, True, False])
-    env = make_vec_env(lambda: Faulty(5, reward=np.nan) if next(faulty) else Walk(), n_envs=3)
+def test_the_right_environment_and_the_first_observation_are_named():
+    has_fault = iter([False, True, False])
+    env = make_vec_env(lambda: faulty(5, reward=np.nan) if next(has_fault) else Walk(), n_envs=3)
     with pytest.raises(ValueError, match="reward of environment 1 at step 15"):
         quick_agent(env).learn(100)
+    with pytest.raises(ValueError, match="first observation of environment 0"):
+        quick_agent(Walk(seen=lambda env, usual: NAN)).learn(10)
 
 
-def test_a_bad_first_observation():
-    class Broken(Walk):
-        def _observation(self):
-            return np.full(3, np.nan, np.float32)
-
-    with pytest.raises(ValueError, match="first observation of environment 0 at step 0 is not finite"):
-        quick_agent(Broken()).learn(10)
+PICTURE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
 
 
-def test_a_state_number_outside_its_space():
-    agent = quick_agent(Faulty(9, observation=np.int64(6), space=spaces.Discrete(6)))
-    with pytest.raises(ValueError, match=r"observation of environment 0 at step 9 is 6, outside its space 0\.\.5"):
-        agent.learn(50)
-    assert len(agent.replay_buffer) == 8
+def unusual(actions: spaces.Space, observations: spaces.Space | None = None) -> Walk:
+    env = Walk(observations)
+    env.action_space = actions
+    return env
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"n_critics": 0}, "n_critics must be a whole number at least 1, got 0"),
-        ({"n_critics": 2.5}, "n_critics must be a whole number at least 1, got 2.5"),
-        ({"n_critics": 4, "critics_per_step": 5}, "critics_per_step must be a whole number from 1 to 4, got 5"),
+        ({"n_critics": 2.5}, "n_critics"),
+        ({"n_critics": 4, "critics_per_step": 5}, "critics_per_step"),
         ({"critic_iterations": 0}, "critic_iterations"),
         ({"fit_steps": 0}, "fit_steps"),
-        ({"critic_step_size": 0}, "critic_step_size must be a number more than 0 and at most 1, got 0"),
+        ({"critic_step_size": 0}, "critic_step_size"),
         ({"critic_step_size": 1.5}, "critic_step_size"),
         ({"trust_region": -0.1}, "trust_region must be a number more than 0, got -0.1"),
         ({"trust_region": float("nan")}, "trust_region"),
-        ({"gamma": 1.1}, "gamma must be a number at least 0 and at most 1, got 1.1"),
-        ({"learning_rate": 0}, "learning_rate must be a number more than 0, got 0"),
+        ({"gamma": 1.1}, "gamma"),
+        ({"learning_rate": 0}, "learning_rate"),
+        ({"learning_rate": "fast"}, "learning_rate"),
         ({"actor_learning_rate": -1}, "actor_learning_rate"),
-        ({"learning_rate": "fast"}, "learning_rate must be a number more than 0, got 'fast'"),
         ({"batch_size": 0}, "batch_size"),
-        ({"buffer_size": 10, "batch_size": 20}, r"buffer_size must be at least batch_size \(20\), got 10"),
+        ({"buffer_size": 10, "batch_size": 20}, "buffer_size"),
+        ({"env": make_vec_env(Walk, n_envs=3), "buffer_size": 16, "batch_size": 16}, "15 in 3 environments"),
         ({"train_freq": 0}, "train_freq"),
         ({"train_freq": (1, "day")}, "unit of train_freq"),
-        ({"train_freq": (1,)}, "train_freq must be a number of steps or"),
+        ({"train_freq": (1,)}, "train_freq"),
+        (
+            {"env": make_vec_env(Walk, n_envs=2), "train_freq": (1, "episode")},
+            "needs a single environment",
+        ),
         ({"stats_window_size": 0}, "stats_window_size"),
         ({"policy": 5}, "policy must be one of"),
+        ({"policy": "LstmPolicy"}, "policy must be one of MlpPolicy, CnnPolicy, MultiInputPolicy"),
+        ({"policy": DQNPolicy}, "subclass of BDPIPolicy"),
         ({"policy": "MultiInputPolicy"}, "MultiInputPolicy is for Dict observations"),
         ({"env": 5}, "env must be a Gymnasium environment"),
         ({"env": None}, "env must be a Gymnasium environment"),
+        ({"env": "Pendulum-v1"}, "Binary Action Search"),
+        ({"env": unusual(spaces.MultiDiscrete([2, 3]))}, "one number"),
+        ({"env": unusual(spaces.Discrete(2), spaces.Text(5))}, "not supported"),
+        ({"env": unusual(spaces.Discrete(2), spaces.Box(-1, 1, ()))}, "not supported"),
+        ({"env": unusual(spaces.Discrete(2), spaces.MultiDiscrete([[2, 3], [4, 5]]))}, "not supported"),
+        ({"env": Walk(spaces.Dict({"arm.left": PICTURE})), "policy": "MultiInputPolicy"}, "without dots"),
         ({"gradient_steps": -2}, "gradient_steps"),
         ({"n_threads": 0}, "n_threads"),
-        ({"learner": "magic"}, 'learner must be "auto", "native", "torch" or "fused"'),
-        ({"precision": "half"}, 'precision must be "float32" or "bfloat16"'),
-        ({"precision": "bfloat16"}, "is for networks that PyTorch trains, .* the native learner"),
-        ({"policy": "LstmPolicy"}, "policy must be one of MlpPolicy, CnnPolicy, MultiInputPolicy"),
-        ({"policy": DQNPolicy}, "subclass of BDPIPolicy"),
+        ({"learner": "magic"}, "learner must be"),
+        ({"env": Walk(PICTURE), "policy": "CnnPolicy", "learner": "native"}, "multi-layer perceptrons"),
+        ({"precision": "half"}, "precision must be"),
+        ({"precision": "bfloat16"}, "is for networks that PyTorch trains"),
     ],
 )
-def test_hyperparameters_out_of_range(arguments, message):
-    arguments = {"policy": "MlpPolicy", "env": Walk(), **arguments}
+def test_arguments_out_of_range(arguments, message):
     with pytest.raises(ValueError, match=message):
-        BDPI(**arguments)
-
-
-def test_the_memory_must_hold_a_batch_after_it_is_divided_among_environments():
-    with pytest.raises(ValueError, match=r"got 16 \(15 in 3 environments\)"):
-        quick_agent(make_vec_env(Walk, n_envs=3), buffer_size=16, batch_size=16)
-
-
-def test_only_the_first_three_arguments_go_without_their_names():
+        BDPI(**{"policy": "MlpPolicy", "env": Walk(), **arguments})
     with pytest.raises(TypeError, match="positional"):
-        BDPI("MlpPolicy", Walk(), 1e-3, 5000)
+        BDPI("MlpPolicy", Walk(), 1e-3, 5000)  # only the first three go without their names
 
 
 @pytest.mark.parametrize("schedule", [lambda progress: float("nan"), lambda progress: -1e-4])
 def test_a_senseless_schedule_is_named(schedule):
-    with pytest.raises(ValueError, match=r"learning_rate .by its schedule. must be a number at least 0"):
+    with pytest.raises(ValueError, match="learning_rate"):
         quick_agent(learning_rate=schedule).learn(40)
 
 
-def test_rewards_that_are_too_large_are_named():
-    class Huge(Walk):
-        def step(self, action):
-            observation, _, *rest = super().step(action)
-            return observation, 1e38, *rest
-
+def test_what_diverges_is_named():
     with pytest.raises(ValueError, match=r"learning diverged at step 16: .*rewards up to 1e\+38"):
-        quick_agent(Huge(), return_size=None).learn(60)
-
-
-def test_values_that_no_rewards_add_up_to_are_named():
+        quick_agent(Walk(pays=lambda env, action: 1e38), return_size=None).learn(60)
     rectified = {"net_arch": [32, 32], "activation_fn": nn.ReLU}
-    with pytest.raises(
-        ValueError, match=r"learning diverged .* loss is \d.* mean Q-value -?\d.*, with rewards up to 1\."
-    ):
+    with pytest.raises(ValueError, match=r"learning diverged .*, with rewards up to 1\."):
         quick_agent(learning_rate=100.0, policy_kwargs=rectified).learn(400)
 
 
 @pytest.mark.parametrize("discount", [float("nan"), 5.0, "much"])
 def test_a_senseless_discount_is_named(discount):
-    class Odd(Walk):
-        def step(self, action):
-            result = super().step(action)
-            result[4]["discount"] = discount
-            return result
-
     with pytest.raises(ValueError, match=r'info."discount". of environment 0 at step 1 must be a number'):
-        quick_agent(Odd()).learn(60)
+        quick_agent(Walk(says=lambda env: {"discount": discount} if env.time else {})).learn(60)
 
 
 def test_a_refused_step_leaves_no_gap_in_the_memory():
     """What was refused is not counted, and the memory goes on with the first step of a new episode."""
 
-    class Clock(Faulty):
-        def _observation(self):
-            return np.float32([getattr(self, "time", 0), getattr(self, "count", 0), 0]) / 100
-
-    agent = quick_agent(Clock(10, executed=7))
+    clock = faulty(10, executed=7)
+    clock.seen = lambda env, usual: np.float32([env.time, env.steps, 0]) / 100
+    agent = quick_agent(clock)
     with pytest.raises(ValueError, match="executed_action"):
         agent.learn(40)
     assert agent.num_timesteps == 9
@@ -200,38 +175,6 @@ def test_a_refused_step_leaves_no_gap_in_the_memory():
     times, next_times = data.observations[:, 0] * 100, data.next_observations[:, 0] * 100
     np.testing.assert_allclose(next_times - times, 1, atol=1e-4)
     assert times[9] == 0
-
-
-def test_episodes_cannot_be_counted_in_several_environments():
-    with pytest.raises(ValueError, match="needs a single environment, there are 2"):
-        quick_agent(make_vec_env(Walk, n_envs=2), train_freq=(1, "episode"))
-
-
-def test_continuous_actions_are_told_about_binary_action_search():
-    with pytest.raises(ValueError, match="Binary Action Search"):
-        BDPI("MlpPolicy", "Pendulum-v1")
-
-
-class Unusual(gym.Env):
-    observation_space = spaces.Box(-1, 1, (2,), np.float32)
-    action_space = spaces.MultiDiscrete([2, 3])
-
-
-def test_other_unsupported_spaces_are_named():
-    with pytest.raises(ValueError, match=r"MultiDiscrete\(\[2 3\]\).*one number"):
-        BDPI("MlpPolicy", Unusual())
-    env = Unusual()
-    env.action_space, env.observation_space = spaces.Discrete(2), spaces.Text(5)
-    for space in (spaces.Text(5), spaces.Box(-1, 1, ()), spaces.MultiDiscrete([[2, 3], [4, 5]])):
-        env.observation_space = space
-        with pytest.raises(ValueError, match=r"(?s)observation space .* is not supported"):
-            BDPI("MlpPolicy", env)
-
-
-def test_the_native_learner_cannot_be_forced_on_convolutions():
-    env = Walk(spaces.Box(0, 255, (36, 36, 3), np.uint8))
-    with pytest.raises(ValueError, match="multi-layer perceptrons"):
-        BDPI("CnnPolicy", env, learner="native")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -261,11 +204,11 @@ def test_without_the_compiled_learner_torch_is_used_and_says_what_is_lost(monkey
     expected = fingerprint(quick_agent(learner="torch").learn(30))
     monkeypatch.setattr(learner.native, "_native", None)
     monkeypatch.setattr(learner.native, "_reason", "no compiler")
-    with pytest.warns(RuntimeWarning, match="18 to 140 times slower.*C\\+\\+ compiler"):
+    with pytest.warns(RuntimeWarning, match="times slower"):
         agent = quick_agent()
     assert agent.learner_name == "torch"
     assert fingerprint(agent.learn(30)) == expected
-    with pytest.raises(ValueError, match="not available: no compiler"):
+    with pytest.raises(ValueError, match="no compiler"):
         quick_agent(learner="native")
 
 
@@ -278,24 +221,16 @@ def test_normalization_inside_of_what_changes_observations():
     def stacked(env: VecEnv) -> VecEnv:
         return VecFrameStack(env, 3)
 
-    with pytest.raises(ValueError, match=r"VecNormalize is inside VecFrameStack.*VecNormalize\(VecFrameStack\(...\)\)"):
-        quick_agent(carts(stacked))
-    with pytest.raises(ValueError, match="VecNormalize is inside VecFrameStack"):
-        quick_agent(carts(lambda env: VecMonitor(stacked(env))))
+    for inside in (stacked, lambda env: VecMonitor(stacked(env))):
+        with pytest.raises(ValueError, match="inside VecFrameStack"):
+            quick_agent(carts(inside))
     agent = quick_agent(VecNormalize(stacked(DummyVecEnv([lambda: gym.make("CartPole-v1")]))))
-    with pytest.raises(ValueError, match="VecNormalize is inside VecFrameStack"):
+    with pytest.raises(ValueError, match="inside VecFrameStack"):
         agent.set_env(carts(stacked))
     quick_agent(carts(VecMonitor)).learn(20)
     eye = spaces.Box(0, 255, (36, 36, 3), np.uint8)
     world = DummyVecEnv([lambda: Walk(spaces.Dict({"eye": eye, "arm": spaces.Box(-1, 1, (2,), np.float32)}))])
-    with pytest.raises(ValueError, match=r"inside VecTransposeImage.*VecNormalize\(VecTransposeImage\(...\)\)"):
+    with pytest.raises(ValueError, match="inside VecTransposeImage"):
         quick_agent(VecNormalize(world, norm_obs_keys=["arm"]), "MultiInputPolicy")
-    quick_agent(VecNormalize(VecTransposeImage(world), norm_obs_keys=["arm"]), "MultiInputPolicy", fit_steps=1).learn(
-        20
-    )
-
-
-def test_keys_with_dots():
-    space = spaces.Dict({"arm.left": spaces.Box(-1, 1, (2,), np.float32)})
-    with pytest.raises(ValueError, match=r"the key 'arm\.left' of the observations cannot be used.*without dots"):
-        quick_agent(Walk(space), "MultiInputPolicy")
+    outside = VecNormalize(VecTransposeImage(world), norm_obs_keys=["arm"])
+    quick_agent(outside, "MultiInputPolicy", fit_steps=1, train_freq=10).learn(20)

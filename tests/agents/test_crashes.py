@@ -17,13 +17,13 @@ ROBOT = Path(__file__).with_name("robot.py")
 KILLS = int(os.environ.get("BDPI_KILLS", "12"))
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("kills", [2, pytest.param(KILLS // 2, marks=pytest.mark.full)])
 @pytest.mark.parametrize("mode", [[], ["background"]], ids=["in turn", "in the background"])
-def test_killed_at_random_moments(tmp_path, mode):
+def test_killed_at_random_moments(tmp_path, mode, kills):
     """BDPI_KILLS=200 in the environment tries longer."""
     rng = np.random.default_rng(len(mode))
     record: list[int] = []  # actions that the robot said it had observed
-    for _ in range(max(2, KILLS // 2)):
+    for _ in range(kills):
         command = [sys.executable, str(ROBOT), str(tmp_path), *mode]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -46,7 +46,7 @@ def test_killed_at_random_moments(tmp_path, mode):
             actions = [step.action for step in journal.steps()]
         assert len(record) <= len(actions) <= len(record) + 1
         assert all(known in (-1, found) for known, found in zip(record, actions, strict=False))
-    assert live_until_it_goes_right([sys.executable, str(ROBOT), str(tmp_path), *mode])
+    assert kills == 2 or live_until_it_goes_right(command)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         epochs = int(process.stdout.readline().split()[3])

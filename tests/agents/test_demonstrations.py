@@ -54,6 +54,11 @@ def test_the_share_of_a_batch(share, expected):
     agent = make()
     agent.add_demonstrations(trajectory(), share=share)
     rng, first = np.random.default_rng(0), agent.buffer_size
+    assert not make().learn_once()
+    assert agent.learn_once()  # learning begins with them
+    plain = make().learn(40).replay_buffer  # without them, the very same batches as ever
+    usual = np.random.default_rng(3).integers(0, 40, size=(2, 16))
+    np.testing.assert_array_equal(plain.draw(np.random.default_rng(3), (2, 16), 0.25), usual)
     assert agent.replay_buffer.draw(rng, (3, 16), share).min() >= first, "without experience, all are demonstrations"
     agent.learn(30)
     batches = agent.replay_buffer.draw(rng, (50, 16), share)
@@ -63,39 +68,16 @@ def test_the_share_of_a_batch(share, expected):
     assert own.size == 0 or own.max() < 30
 
 
-def test_learning_begins_with_them():
-    agent = make()
-    assert not agent.learn_once()
-    agent.add_demonstrations(trajectory())
-    assert agent.learn_once()
-
-
-def test_without_them_nothing_changes():
-    """The very same batches as ever."""
-    rng = np.random.default_rng(3)
-    agent = make().learn(40)
-    twin = np.random.default_rng(3)
-    np.testing.assert_array_equal(agent.replay_buffer.draw(rng, (2, 16), 0.25), twin.integers(0, 40, size=(2, 16)))
-
-
 def test_sources(tmp_path):
     steps = trajectory()
     agent = make()
-    with Journal(
-        tmp_path / "robot.sqlite", *(getattr(agent, f"{name}_space") for name in ("observation", "action"))
-    ) as j:
-        for step in steps:
-            j.append(Transition(*step))
-        assert make().add_demonstrations(j) == 20
+    with Journal(tmp_path / "robot.sqlite", agent.observation_space, agent.action_space) as journal:
+        journal.append(*(Transition(*step) for step in steps))
+        assert make().add_demonstrations(journal) == 20
     dqn = DQN("MlpPolicy", "CartPole-v1", learning_starts=1000).learn(20)
     other = make().learn(20)
-    sources = [
-        tmp_path / "robot.sqlite",
-        str(tmp_path / "robot.sqlite"),
-        [Transition(*step) for step in steps],
-        iter(steps),
-    ]
-    for source in (*sources, dqn.replay_buffer, other.replay_buffer):
+    sources = [tmp_path / "robot.sqlite", str(tmp_path / "robot.sqlite"), map(Transition, *zip(*steps, strict=True))]
+    for source in (*sources, iter(steps), dqn.replay_buffer, other.replay_buffer):
         found = make()
         assert found.add_demonstrations(source) == 20
         assert found.replay_buffer.n_demonstrations == 20
@@ -133,15 +115,8 @@ class Counter(gym.Env):
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_the_buffers_of_sb3_hold_only_what_happened(steps, optimized, n_envs):
     kwargs = {"optimize_memory_usage": optimized, "replay_buffer_kwargs": {"handle_timeout_termination": False}}
-    dqn = DQN(
-        "MlpPolicy",
-        DummyVecEnv([Counter] * n_envs),
-        learning_starts=10**6,
-        train_freq=1,
-        buffer_size=32 * n_envs,
-        **kwargs,
-    )
-    dqn.learn(steps * n_envs)
+    kwargs |= {"learning_starts": 10**6, "train_freq": 1, "buffer_size": 32 * n_envs}
+    dqn = DQN("MlpPolicy", DummyVecEnv([Counter] * n_envs), **kwargs).learn(steps * n_envs)
     found = [(step.observation[0], step.reward, step.next_observation[0]) for step in transitions_of(dqn.replay_buffer)]
     kept = min(steps, 31 if optimized and steps >= 32 else 32)
     expected = [(time, time + 1, time + 1) for time in range(steps - kept, steps)]  # oldest first

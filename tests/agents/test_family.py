@@ -1,5 +1,6 @@
 """What every agent promises, whatever its rule: one suite for all of them."""
 
+import contextlib
 import re
 import warnings
 from dataclasses import dataclass
@@ -32,14 +33,16 @@ def make(agent_class, env=None, seed=0, **arguments) -> Ensemble:
     return agent_class("MlpPolicy", env or Walk(STATES), seed=seed, **{**QUICK, "learning_rate": 1e-3, **arguments})
 
 
-def test_learns_acts_and_says_who_it_is(agent_class):
-    agent = make(agent_class)
-    before = fingerprint(agent)
-    agent.learn(60)
-    assert fingerprint(agent) != before
-    assert agent.learner_name == ("tabular" if agent_class is TabularBDPI else "native")
-    assert agent.predict(np.array([3]))[0] in (0, 1)
-    assert evaluate_policy(agent, Monitor(Walk(STATES)), n_eval_episodes=2, warn=False)[0] >= 0
+def test_the_same_seed_gives_the_same_agent_which_learns_and_acts(agent_class):
+    first, second, other, new = (make(agent_class, seed=seed) for seed in (3, 3, 4, 3))
+    for agent in (first, second, other):
+        agent.learn(60)
+    assert fingerprint(first) == fingerprint(second) != fingerprint(new)
+    np.testing.assert_array_equal(first.replay_buffer.transitions().actions, second.replay_buffer.transitions().actions)
+    assert fingerprint(first) != fingerprint(other)
+    assert first.learner_name == ("tabular" if agent_class is TabularBDPI else "native")
+    assert first.predict(np.array([3]))[0] in (0, 1)
+    assert evaluate_policy(first, Monitor(Walk(STATES)), n_eval_episodes=2, warn=False)[0] >= 0
 
 
 def test_learns_to_prefer_the_rewarded_action(agent_class):
@@ -50,56 +53,38 @@ def test_learns_to_prefer_the_rewarded_action(agent_class):
     assert agent.predict(np.arange(2, 8), deterministic=True)[0].tolist() == [1] * 6
 
 
-def test_same_seed_same_bits(agent_class):
-    first, second, other = (make(agent_class, seed=seed).learn(60) for seed in (3, 3, 4))
-    assert fingerprint(first) == fingerprint(second)
-    np.testing.assert_array_equal(first.replay_buffer.transitions().actions, second.replay_buffer.transitions().actions)
-    assert fingerprint(first) != fingerprint(other)
+def test_evaluation_and_draws_of_others_change_nothing(agent_class):
+    class Others(BaseCallback):
+        def _on_step(self) -> bool:
+            np.random.rand()  # noqa: NPY002
+            torch.rand(1)
+            return True
 
-
-def test_evaluation_changes_nothing(agent_class):
     watched = make(agent_class)
     evaluation = EvalCallback(Monitor(Walk(STATES)), eval_freq=7, n_eval_episodes=2, deterministic=False, verbose=0)
-    watched.learn(60, callback=evaluation)
-    assert fingerprint(watched) == fingerprint(make(agent_class).learn(60))
+    watched.learn(60, callback=[evaluation, Others()])
+    quiet = make(agent_class).learn(60)
+    assert fingerprint(watched) == fingerprint(quiet)
+    taken = (agent.replay_buffer.transitions().actions for agent in (watched, quiet))
+    np.testing.assert_array_equal(*taken)
 
 
-def test_save_and_load_keep_everything(agent_class, tmp_path):
-    agent = make(agent_class, critic_iterations=3).learn(41)
-    agent.save(tmp_path / "agent.zip")
-    agent.replay_buffer.save_npz(tmp_path / "replay.npz")
-    loaded = agent_class.load(tmp_path / "agent.zip", env=Walk(STATES))
-    loaded.replay_buffer.load_npz(tmp_path / "replay.npz")
-    assert fingerprint(loaded) == fingerprint(agent)
-    observations = np.arange(2, 8)
-    np.testing.assert_array_equal(loaded.policy.probabilities(observations), agent.policy.probabilities(observations))
-    loaded.set_logger(agent.logger)
-    for model in (agent, loaded):
-        model.train(gradient_steps=3, batch_size=16)
-    assert fingerprint(loaded) == fingerprint(agent)
-    loaded.learn(10, reset_num_timesteps=False)
-    with pytest.raises(ValueError, match="holds an agent of class"):
-        next(other for other in AGENTS.values() if other is not agent_class).load(tmp_path / "agent.zip")
-
-
-def test_several_environments_and_callbacks(agent_class):
-    class StopAt(BaseCallback):
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_callback_that_ends_training_loses_no_transition(agent_class, raises):
+    class EndAt42(BaseCallback):
         def _on_step(self) -> bool:
+            if raises and self.num_timesteps == 42:
+                raise KeyboardInterrupt
             return self.num_timesteps < 42
 
-    agent = make(agent_class, make_vec_env(lambda: Walk(STATES), n_envs=3)).learn(100, callback=StopAt())
-    assert agent.num_timesteps == 42
+    agent = make(agent_class, make_vec_env(lambda: Walk(STATES), n_envs=3))
+    with pytest.raises(KeyboardInterrupt) if raises else contextlib.nullcontext():
+        agent.learn(100, callback=EndAt42())
     assert len(agent.replay_buffer) == 42
 
 
 def test_the_executed_action_is_the_one_that_is_remembered(agent_class):
-    class Overridden(Walk):
-        def step(self, action):
-            result = super().step(action)
-            result[4]["executed_action"] = 4
-            return result
-
-    agent = make(agent_class, Overridden(STATES, start=3)).learn(30)
+    agent = make(agent_class, Walk(STATES, start=3, says=lambda env: {"executed_action": 4})).learn(30)
     assert np.all(agent.replay_buffer.transitions().actions == 1)
 
 
@@ -110,7 +95,7 @@ def test_other_observations(agent_class, kind):
     env = Walk(SPACES[kind])
     policy = POLICIES.get(kind, "MlpPolicy")
     if agent_class is TabularBDPI:
-        with pytest.raises(ValueError, match="tables need Discrete observations"):
+        with pytest.raises(ValueError, match="Discrete observations"):
             agent_class(policy, env)
         return
     agent = agent_class(policy, env, seed=0, **{**QUICK, "n_critics": 2}).learn(24)
@@ -127,16 +112,8 @@ def test_asymmetric_networks(agent_class):
 
 
 def test_a_discount_of_its_own_is_remembered_with_a_transition(agent_class):
-    class Free(Walk):
-        """Every other step takes no time."""
-
-        def step(self, action):
-            observation, reward, terminated, truncated, info = super().step(action)
-            if self.time % 2 and not terminated:
-                info["discount"] = 1.0
-            return observation, reward, terminated, truncated, info
-
-    agent = make(agent_class, Free(STATES, length=4), gamma=0.9).learn(20)
+    every_other_step_is_free = Walk(STATES, length=4, says=lambda env: {"discount": 1.0} if env.time % 2 else {})
+    agent = make(agent_class, every_other_step_is_free, gamma=0.9).learn(20)
     np.testing.assert_allclose(agent.replay_buffer.transitions().discounts[:8], [1, 0.9, 1, 0, 1, 0.9, 1, 0])
 
 
@@ -193,18 +170,8 @@ def test_a_masked_action_is_never_taken(agent_class, n_envs):
 def test_masked_actions_take_no_part_in_targets(agent_class):
     """Action 1 would be worth the most by far, but is never allowed in any state: no target may look at it."""
 
-    class Tempting(Walk):
-        action_space = spaces.Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            observation, _ = super().reset(seed=seed)
-            return observation, {"action_mask": np.array([1, 0])}
-
-        def step(self, action):
-            observation, _, terminated, truncated, _ = super().step(action)
-            return observation, 0.0, terminated, truncated, {"action_mask": np.array([1, 0])}
-
-    agent = make(agent_class, Tempting(STATES), critic_step_size=1.0, learning_rate=0.01)
+    tempting = Walk(STATES, pays=lambda env, action: 0.0, says=lambda env: {"action_mask": np.array([1, 0])})
+    agent = make(agent_class, tempting, critic_step_size=1.0, learning_rate=0.01)
     if agent_class is TabularBDPI:
         agent.agent_learner.learner.critics[..., 1] = 100.0
     else:
@@ -216,57 +183,42 @@ def test_masked_actions_take_no_part_in_targets(agent_class):
     assert agent.predict(np.array([3]), action_masks=[1, 0])[0] == 0
 
 
-def test_masks_survive_a_replay_file(agent_class, tmp_path):
-    agent = make(agent_class, Maze()).learn(30)
-    agent.replay_buffer.save_npz(tmp_path / "replay.npz")
-    other = make(agent_class, Maze())
-    other.replay_buffer.load_npz(tmp_path / "replay.npz")
-    data, expected = other.replay_buffer.transitions(), agent.replay_buffer.transitions()
-    np.testing.assert_array_equal(data.masks, expected.masks)
-    np.testing.assert_array_equal(data.next_masks, expected.next_masks)
-
-
-def test_masks_belong_to_their_states(agent_class):
+def test_masks_belong_to_their_states_also_in_a_replay_file(agent_class, tmp_path):
     """The mask of Maze follows from the state, so both columns can be computed from the observations."""
-    data = make(agent_class, make_vec_env(Maze, n_envs=2, seed=0)).learn(100).replay_buffer.transitions()
-    for observations, masks, alive in (
-        (data.observations, data.masks, np.ones(len(data.actions), bool)),
-        (data.next_observations, data.next_masks, data.discounts > 0),
-    ):
-        states = np.asarray(observations).reshape(-1)
-        expected = np.zeros((len(states), 4), bool)
-        expected[np.arange(len(states)), states % 4] = expected[np.arange(len(states)), states // 4 * 2] = True
-        np.testing.assert_array_equal(masks[alive], expected[alive])
+    agent, other = (make(agent_class, make_vec_env(Maze, n_envs=2, seed=0)) for _ in range(2))
+    agent.learn(100).replay_buffer.save_npz(tmp_path / "replay.npz")
+    other.replay_buffer.load_npz(tmp_path / "replay.npz")
+    for data in (agent.replay_buffer.transitions(), other.replay_buffer.transitions()):
+        for observations, masks, alive in (
+            (data.observations, data.masks, data.discounts >= 0),
+            (data.next_observations, data.next_masks, data.discounts > 0),
+        ):
+            states = np.asarray(observations).reshape(-1)
+            expected = np.zeros((len(states), 4), bool)
+            expected[np.arange(len(states)), states % 4] = expected[np.arange(len(states)), states // 4 * 2] = True
+            np.testing.assert_array_equal(masks[alive], expected[alive])
 
 
-class Sometimes(Walk):
+def sometimes(says_so: bool) -> Walk:
     """Only action 0 is allowed in the first 30 steps, and everything later; which it may say, or leave out.
 
     :param says_so: there is a mask that allows everything
     """
 
-    def __init__(self, says_so: bool):
-        super().__init__(STATES)
-        self.says_so, self.steps = says_so, 0
-
-    def _info(self) -> dict:
-        if self.steps < 30:
+    def mask(env: Walk) -> dict:
+        if env.steps < 30:
             return {"action_mask": np.array([1, 0])}
-        return {"action_mask": np.array([1, 1])} if self.says_so else {}
+        return {"action_mask": np.array([1, 1])} if says_so else {}
 
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0], self._info()
-
-    def step(self, action):
-        self.steps += 1
-        return *super().step(action)[:4], self._info()
+    return Walk(STATES, says=mask)
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # masks may end in the middle of an episode
 def test_a_step_without_a_mask_allows_everything_also_where_a_masked_one_was(agent_class, n_envs):
     """The memory of 48 transitions is overwritten several times."""
     silent, explicit = (
-        make(agent_class, make_vec_env(lambda: Sometimes(says_so), n_envs=n_envs, seed=0), buffer_size=48).learn(240)  # noqa: B023
+        make(agent_class, make_vec_env(lambda: sometimes(says_so), n_envs=n_envs, seed=0), buffer_size=48).learn(240)  # noqa: B023
         for says_so in (False, True)
     )
     data = silent.replay_buffer.transitions()
@@ -275,34 +227,26 @@ def test_a_step_without_a_mask_allows_everything_also_where_a_masked_one_was(age
     assert fingerprint(silent) == fingerprint(explicit)
 
 
-class Lone(Walk):
+def lone(at_reset: bool, at_step: bool, length: int = 7) -> Walk:
     """Gives masks at reset, or at steps."""
-
-    def __init__(self, at_reset: bool, at_step: bool, length: int = 7):
-        super().__init__(STATES, length)
-        self.infos = [{"action_mask": np.array([1, 0])} if given else {} for given in (at_reset, at_step)]
-
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0], self.infos[0]
-
-    def step(self, action):
-        return *super().step(action)[:4], dict(self.infos[1])
+    mask = {"action_mask": np.array([1, 0])}
+    return Walk(STATES, length, says=lambda env: dict(mask) if (at_step if env.time else at_reset) else {})
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((True, False), r"environment 0 gave .* at reset, and none at the step after it.* at reset and at every step"),
+        ((True, False), "environment 0 gave .* at reset, and none at the step after it"),
         ((False, True), "environment 0 gave .* at a step, and none at the reset before it"),
         ((True, False, 1), None),  # after the last step, there is nothing to choose any more
-        ((False, True, 1), "at a step, and none at the reset"),
+        ((False, True, 1), "none at the reset"),
         ((True, True), None),
         ((False, False), None),
     ],
 )
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_masks_at_resets_or_at_steps_only_are_warned_of_once(given, message, n_envs):
-    agent = make(BDPI, make_vec_env(lambda: Lone(*given), n_envs=n_envs))
+    agent = make(BDPI, make_vec_env(lambda: lone(*given), n_envs=n_envs))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         agent.learn(30)
@@ -310,12 +254,6 @@ def test_masks_at_resets_or_at_steps_only_are_warned_of_once(given, message, n_e
     found = [str(each.message) for each in caught if "action_mask" in str(each.message)]
     assert len(found) == (message is not None)
     assert message is None or re.search(message, found[0])
-
-
-def test_masks_may_end_in_the_middle_of_an_episode():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        make(BDPI, Sometimes(says_so=False)).learn(60)
 
 
 class Costly(gym.Env):
@@ -382,43 +320,23 @@ def test_evaluations_begin_an_episode_with_the_mask_of_its_reset(n_envs, determi
 
 @pytest.mark.parametrize("n_episodes", [0, -1, 2.5])
 def test_evaluations_need_an_episode(n_episodes):
-    with pytest.raises(ValueError, match=rf"n_eval_episodes must be a whole number at least 1, got {n_episodes}"):
+    with pytest.raises(ValueError, match="n_eval_episodes"):
         bdpi.evaluate_policy(make(BDPI, Turns()), Turns(), n_episodes)
 
 
-@pytest.mark.parametrize(
-    ("masks", "message"),
-    [
-        ([0, 0], r"allow no action at all in observation 0"),
-        ([1, 1, 1], r"zeros and ones of shape \(1, 2\)"),
-        ([[1, 1], [1, 1]], r"shape \(1, 2\)"),
-        ([2, -1], r"zeros and ones"),
-    ],
-)
-def test_senseless_masks_of_predictions_are_named(agent_class, masks, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("masks", [[0, 0], [1, 1, 1], [[1, 1], [1, 1]], [2, -1]])
+def test_senseless_masks_of_predictions_are_named(agent_class, masks):
+    with pytest.raises(ValueError, match="action_masks"):
         make(agent_class).predict(np.array([3]), action_masks=masks)
 
 
 @pytest.mark.parametrize(
     ("mask", "message"),
-    [
-        ([1, 1, 0], r"at step 5 must be 2 zeros and ones"),
-        ([0, 0], r"at step 5 allows no action at all"),
-        ("both", r"must be 2 zeros and ones"),
-        ([1, 2], r"must be 2 zeros and ones"),
-    ],
+    [([1, 1, 0], "at step 5"), ([0, 0], "at step 5 allows no"), ("both", "zeros and ones"), ([1, 2], "zeros and ones")],
 )
 def test_senseless_masks_are_named(mask, message):
-    class Odd(Walk):
-        def step(self, action):
-            result = super().step(action)
-            if self.time == 5:
-                result[4]["action_mask"] = mask
-            return result
-
     with pytest.raises(ValueError, match=message):
-        make(BDPI, Odd(STATES)).learn(20)
+        make(BDPI, Walk(STATES, says=lambda env: {"action_mask": mask} if env.time == 5 else {})).learn(20)
 
 
 # -- what is special ------------------------------------------------------------------------------------------------
@@ -437,37 +355,24 @@ def test_critics_are_followed_for_an_episode_by_each_environment_greedily():
         env = make_vec_env(lambda: Walk(STATES), n_envs=4)
         agent = make(agent_class, env, n_critics=8, batch_size=200, buffer_size=1000)
         agent.learn(400, callback=Watch())  # there is no full batch until step 200: the critics stand still
-        critics = np.array([critic for critic, _ in followed])
+        critics, dones = (np.array(column) for column in zip(*followed, strict=True))
         changed = critics[1:] != critics[:-1]
-        dones = np.array([done for _, done in followed])[1:]
-        assert not (changed & ~dones).any()
+        assert not (changed & ~dones[1:]).any()
         assert changed.any()
         assert len(np.unique(critics)) == 8
         data = agent.replay_buffer.transitions()
-        assert agent.actions.followed is not None
         # greedy: in a state, a given critic has only one answer while nothing is learned
-        early = {
-            (int(critics[t, e]), int(data.observations[4 * (t + 1) + e, 0])): set() for t in range(40) for e in range(4)
-        }
-        for t in range(40):
-            for e in range(4):
-                key = (int(critics[t, e]), int(data.observations[4 * (t + 1) + e, 0]))
-                early[key].add(int(data.actions[4 * (t + 1) + e]))
-        assert all(len(answers) == 1 for answers in early.values())
+        rows = zip(critics[:40].ravel(), data.observations[4:164, 0], data.actions[4:164], strict=True)
+        answers = {tuple(map(int, row)) for row in rows}
+        assert len({answer[:2] for answer in answers}) == len(answers) > 20
 
 
-def test_without_an_actor_predict_follows_the_votes():
+def test_without_an_actor_predictions_follow_the_votes_and_drawn_ones_a_critic_for_an_episode():
     agent = make(ABCDQN, n_critics=7).learn(60)
     assert agent.policy.actor is None
-    states = np.arange(6)
-    greedy = agent.agent_learner.q_values(states).argmax(axis=2)
-    np.testing.assert_allclose(agent.policy.probabilities(states + 2)[:, 1], greedy.mean(axis=0), atol=1e-6)
-
-
-def test_drawn_predictions_follow_one_critic_for_an_episode():
-    agent = make(ABCDQN, n_critics=7).learn(60)
     observations, states = np.arange(2, 8), np.arange(6)
     greedy = agent.agent_learner.q_values(states).argmax(axis=2)
+    np.testing.assert_allclose(agent.policy.probabilities(observations)[:, 1], greedy.mean(axis=0), atol=1e-6)
     actions, state = agent.predict(observations)
     followed = state[0]
     np.testing.assert_array_equal(actions, greedy[followed, states])
@@ -479,14 +384,6 @@ def test_drawn_predictions_follow_one_critic_for_an_episode():
     assert {one[3:] for one in seen} == {tuple(followed[3:])}
 
 
-def test_priors_are_saved(tmp_path):
-    agent = make(BootstrappedDQN, prior_scale=3.0).learn(40)
-    agent.save(tmp_path / "agent")
-    loaded = BootstrappedDQN.load(tmp_path / "agent")
-    q = agent.agent_learner.q_values(np.arange(6))
-    np.testing.assert_array_equal(loaded.agent_learner.q_values(np.arange(6)), q)
-
-
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_state_numbers_beside_normalised_rewards(agent_class, n_envs):
     env = VecNormalize(make_vec_env(lambda: Walk(STATES), n_envs=n_envs), norm_obs=False)
@@ -496,19 +393,20 @@ def test_state_numbers_beside_normalised_rewards(agent_class, n_envs):
     assert set(np.unique(data.next_observations)) <= set(range(6))
 
 
-def test_bootstrapped_dqn_has_the_papers_defaults_and_may_have_priors():
+def test_bootstrapped_dqn_has_the_papers_defaults_and_may_have_priors(tmp_path):
     agent = BootstrappedDQN("MlpPolicy", Walk())
     assert (agent.n_critics, agent.critics_per_step, agent.critic_iterations) == (16, 1, 1)
     assert (agent.critic_step_size, agent.prior_scale) == (1.0, 0.0)
-    results = []
+    deviations = []
     for scale in (0.0, 3.0):
-        agent = make(BootstrappedDQN, prior_scale=scale, learner="torch" if scale else "native").learn(50)
-        twin = make(BootstrappedDQN, prior_scale=scale, learner="native").learn(50)
-        np.testing.assert_allclose(
-            agent.agent_learner.q_values(np.arange(6)), twin.agent_learner.q_values(np.arange(6)), atol=1e-4
-        )
-        results.append(agent.agent_learner.q_values(np.arange(6)))
-    assert results[1].std(axis=0).mean() > 2 * results[0].std(axis=0).mean()  # random functions differ between critics
+        agents = [make(BootstrappedDQN, prior_scale=scale, learner=which).learn(50) for which in ("torch", "native")]
+        agents[1].save(tmp_path / "agent")
+        loaded = BootstrappedDQN.load(tmp_path / "agent")
+        torchs, natives, saved = (each.agent_learner.q_values(np.arange(6)) for each in (*agents, loaded))
+        np.testing.assert_allclose(torchs, natives, atol=1e-4)
+        np.testing.assert_array_equal(saved, natives)
+        deviations.append(natives.std(axis=0).mean())
+    assert deviations[1] > 2 * deviations[0]  # random functions differ between critics
     with pytest.raises(ValueError, match="prior_scale"):
         BootstrappedDQN("MlpPolicy", Walk(), prior_scale=-1)
 
@@ -520,8 +418,8 @@ def test_actor_mimic_softmax_stays_more_random_than_greedy():
         p = agent.policy.probabilities(np.arange(2, 8))
         entropies.append(float(-(p * np.log(p)).sum(axis=1).mean()))
     assert entropies[0] < 0.3 < entropies[1]
-    with pytest.raises(ValueError, match="temperature"):
-        ActorMimic("MlpPolicy", Walk(), temperature=-0.1)
+    q = torch.tensor([[1e9, -1e9, float("-inf")], [-1e30, 1e30, 0.0]])
+    assert Imitation(1e-30).targets(torch.full((2, 3), 1 / 3), q).tolist() == [[1, 0, 0], [0, 1, 0]]
 
 
 @dataclass(frozen=True)
@@ -537,48 +435,19 @@ class Cautious:
         return 0.5 * policy + 0.5 * uniform
 
 
-class CautiousAgent(Ensemble):
-    def actor_rule(self) -> Cautious:
-        return Cautious()
+def following(rule) -> type[Ensemble]:
+    """An agent of this rule."""
+    return type("Agent", (Ensemble,), {"actor_rule": lambda self: rule()})
 
 
-class Odd(Cautious):
-    loss = "kl"
+def saying(targets):
+    """A rule with such targets."""
+    return type("Saying", (Cautious,), {"targets": lambda self, policy, q: targets(policy, q)})
 
 
-class Incomplete:
-    def targets(self, policy, q_values):
-        return policy
-
-
-class Narrow(Cautious):
-    def targets(self, policy, q_values):
-        return policy[:, :1]
-
-
-class Dividing(Cautious):
-    """Forgets that actions that are not allowed have a Q-value of minus infinity."""
-
-    def targets(self, policy, q_values):
-        weighted = policy * (q_values - q_values.amin(dim=1, keepdim=True))
-        return weighted / weighted.sum(dim=1, keepdim=True)
-
-
-class Raw(Cautious):
-    def targets(self, policy, q_values):
-        return q_values
-
-
-class Undefined(Cautious):
-    def targets(self, policy, q_values):
-        return policy * float("nan")
-
-
-class Late(Cautious):
-    """Right where policies and Q-values are small, which is all that can be tried before."""
-
-    def targets(self, policy, q_values):
-        return policy if len(policy) < 10 else policy * float("nan")
+def naming(counterpart):
+    """A rule that names this C++ rule."""
+    return lambda: type("Naming", (Cautious,), {"native": counterpart})()
 
 
 class Plain:
@@ -587,105 +456,69 @@ class Plain:
     loss, native, targets = Cautious.loss, Cautious.native, Cautious.targets
 
 
-@dataclass
-class Thawed(Plain):
-    """Has no hash."""
+def dividing(policy, q):
+    """Forgets that actions that are not allowed have a Q-value of minus infinity."""
+    weighted = policy * (q - q.amin(dim=1, keepdim=True))
+    return weighted / weighted.sum(dim=1, keepdim=True)
 
 
-def naming(counterpart):
-    return lambda: type("Naming", (Cautious,), {"native": counterpart})()
+def late(policy, q):
+    """Right where policies and Q-values are small, which is all that can be tried before."""
+    return policy if len(policy) < 10 else policy * float("nan")
 
 
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (Plain, "Plain must be a frozen dataclass"),
-        (Thawed, "Thawed must be a frozen dataclass"),
-        (Raw, r"Raw must give probabilities, .* add up to 1 in each row: got numbers from -\d"),
-        (Undefined, "Undefined must give probabilities, .* got numbers from nan"),
-        (naming(("nosuch", 1.0)), r"no actor rule 'nosuch', .* has 'conservative' and 'imitation'.* native = None"),
-        (
-            naming(("imitation", 0.0)),
-            r"names the C\+\+ rule \('imitation', 0.0\), which has other targets.* native = None",
-        ),
-        (naming(("conservative", 0.5)), r"names the C\+\+ rule \('conservative', 0.5\), which has other targets"),
+        (Plain, "frozen dataclass"),
+        (dataclass(type("Thawed", (Plain,), {})), "frozen dataclass"),  # has no hash
+        (type("Incomplete", (), {"targets": Cautious.targets}), "Incomplete has no loss and no native"),
+        (type("Odd", (Cautious,), {"loss": "kl"}), "loss of the actor rule Odd must be one of"),
+        (saying(lambda policy, q: q), r"must give probabilities, .* got numbers from -\d"),
+        (saying(lambda policy, q: policy * float("nan")), "must give probabilities, .* got numbers from nan"),
+        (saying(lambda policy, q: policy[:, :1]), r"shape \(n, n_actions\), \(2, 4\) here: got .* \(2, 1\)"),
+        (saying(dividing), "actor's loss is nan at step 16.* not allowed are minus infinity"),
+        (naming(("nosuch", 1.0)), "no actor rule 'nosuch'"),
+        (naming(("imitation", 0.0)), "'imitation', 0.0.*which has other targets"),
+        (naming(("conservative", 0.5)), "'conservative', 0.5.*which has other targets"),
         *(
-            (
-                naming(counterpart),
-                rf"native of the actor rule Naming must be the name .* got {re.escape(repr(counterpart))}",
-            )
-            for counterpart in (
-                "conservative",
-                ("conservative",),
-                ("conservative", "x"),
-                (1, "x"),
-                5,
-                ("imitation", np.nan),
-            )
+            (naming(counterpart), "native of the actor rule Naming must be the name")
+            for counterpart in ("conservative", ("conservative",), ("conservative", "x"), 5, ("imitation", np.nan))
         ),
     ],
 )
-def test_mistakes_of_a_rule_are_named_before_anything_is_learned(rule, message):
-    class Agent(Ensemble):
-        def actor_rule(self):
-            return rule()
-
+def test_mistakes_of_a_rule_are_named(rule, message):
     with pytest.raises(ValueError, match=message):
-        make(Agent, Maze())
+        make(following(rule), Maze()).learn(30)
 
 
-def test_a_rule_may_name_a_counterpart_that_says_the_same():
+def test_what_is_wrong_without_masks_is_not_blamed_on_masks():
+    with pytest.raises(ValueError, match=r"gives targets that are no probabilities\.$"):
+        make(following(saying(late))).learn(30)
+
+
+def test_a_new_rule_is_one_small_class_and_may_name_a_counterpart_that_says_the_same():
     class Half(Cautious):
         native = ("conservative", 0.5)
 
         def targets(self, policy, q_values):
             return 0.5 * policy + 0.5 * torch.nn.functional.one_hot(q_values.argmax(dim=1), policy.shape[1])
 
-    class Agent(Ensemble):
-        def actor_rule(self):
-            return Half()
-
-    assert make(Agent, Maze()).learn(30).learner_name == "native"
-
-
-def test_what_is_wrong_without_masks_is_not_blamed_on_masks():
-    class Agent(Ensemble):
-        def actor_rule(self):
-            return Late()
-
-    with pytest.raises(ValueError, match=r"gives targets that are no probabilities\.$"):
-        make(Agent).learn(30)
+    assert make(following(Half), Maze()).learn(30).learner_name == "native"
+    agent = make(following(Cautious), Maze()).learn(60)
+    assert agent.learner_name == "torch"  # it names no C++ counterpart
+    data = agent.replay_buffer.transitions()
+    assert data.masks[np.arange(len(data.actions)), data.actions].all()
+    with pytest.raises(ValueError, match="counterpart"):
+        make(following(Cautious), Maze(), learner="native")
 
 
 @pytest.mark.parametrize("learner", ["native", "torch"])
 def test_the_lowest_temperature_is_as_good_as_none_and_lower_ones_are_refused(learner):
     make(ActorMimic, temperature=1e-30, learner=learner).learn(40)
-    with pytest.raises(ValueError, match=r"temperature must be 0, .* or at least 1e-30, got 1e-45"):
-        make(ActorMimic, temperature=1e-45, learner=learner)
-
-
-def test_low_temperatures_give_finite_targets_of_large_q_values():
-    q = torch.tensor([[1e9, -1e9, float("-inf")], [-1e30, 1e30, 0.0]])
-    targets = Imitation(1e-30).targets(torch.full((2, 3), 1 / 3), q)
-    assert targets.tolist() == [[1, 0, 0], [0, 1, 0]]
-
-
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        (Odd, "loss of the actor rule Odd must be one of"),
-        (Incomplete, "Incomplete has no loss and no native"),
-        (Narrow, r"must give a tensor of shape \(n, n_actions\), \(2, 4\) here: got a tensor of shape \(2, 1\)"),
-        (Dividing, "actor's loss is nan at step 16.* not allowed are minus infinity"),
-    ],
-)
-def test_mistakes_of_a_rule_are_named(rule, message):
-    class Agent(Ensemble):
-        def actor_rule(self):
-            return rule()
-
-    with pytest.raises(ValueError, match=message):
-        make(Agent, Maze()).learn(30)
+    for temperature in (1e-45, -0.1):
+        with pytest.raises(ValueError, match="temperature"):
+            make(ActorMimic, temperature=temperature, learner=learner)
 
 
 @pytest.mark.parametrize("net_arch", [[np.int64(4)], {"pi": (np.int32(4),), "qf": [np.int64(5)]}])
@@ -703,12 +536,12 @@ def test_learners_and_precisions_that_there_are_not_are_named(agent_class, name)
 
 
 def test_tables_say_what_has_no_effect_on_them():
-    with pytest.warns(RuntimeWarning, match=r"no effect: learner='native', precision='bfloat16', net_arch=\[3\]"):
+    with pytest.warns(RuntimeWarning, match="no effect: learner"):
         make(TabularBDPI, learner="native", precision="bfloat16", policy_kwargs={"net_arch": [3]})
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         make(TabularBDPI)
-    with pytest.raises(ValueError, match=r"use BDPI \(--agent bdpi\)"):
+    with pytest.raises(ValueError, match="use BDPI"):
         make(TabularBDPI, Walk())
 
 
@@ -717,7 +550,7 @@ def test_a_state_of_other_observations_is_refused(wrong):
     agent = make(wrong)
     state = agent.predict(np.arange(2, 5))[1]
     for observations in (np.arange(2, 4), np.arange(2, 8), 3):
-        with pytest.raises(ValueError, match="which critic each observation follows, and has 3 for"):
+        with pytest.raises(ValueError, match="and has 3 for"):
             agent.predict(observations, state)
     single = agent.predict(3)[1]
     with pytest.raises(ValueError, match="and has 1 for 3 of them"):
@@ -729,26 +562,3 @@ def test_a_state_of_other_observations_is_refused(wrong):
 def test_senseless_networks_are_named(net_arch):
     with pytest.raises(ValueError, match="net_arch must be a list"):
         make(BDPI, policy_kwargs={"net_arch": net_arch})
-
-
-def test_a_new_rule_is_one_small_class():
-    agent = make(CautiousAgent, Maze()).learn(60)
-    assert agent.learner_name == "torch"  # it names no C++ counterpart
-    data = agent.replay_buffer.transitions()
-    assert data.masks[np.arange(len(data.actions)), data.actions].all()
-    with pytest.raises(ValueError, match="C\\+\\+ counterpart"):
-        make(CautiousAgent, Maze(), learner="native")
-    from bdpi.learner import Hyperparameters
-    from bdpi.learner.tabular import TabularLearner
-
-    learner = TabularLearner(8, 4, 1)
-    transitions = agent.agent_learner.prepare(data, np.arange(30)[None], None)[0]
-    flat = type(transitions)(
-        transitions.observations.reshape(-1),
-        *(getattr(transitions, name) for name in ("actions", "rewards", "discounts")),
-        transitions.next_observations.reshape(-1),
-        transitions.masks,
-        transitions.next_masks,
-    )
-    learner.epoch(flat, np.arange(30)[None], np.array([0]), Hyperparameters(actor_rule=Cautious()))
-    assert np.abs(learner.actor.sum(axis=1) - 1).max() < 1e-9

@@ -47,17 +47,23 @@ def rewrite(path: Path, document: Any, arrays: bytes) -> None:
         archive.writestr("arrays.safetensors", arrays)
 
 
-@pytest.mark.parametrize("agent_class", AGENTS)
+def same_state(first: Any, second: Any) -> None:
+    one, other = (agent.agent_learner.learner.state_dict() for agent in (first, second))
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("agent_class", "learner"), [*((each, "auto") for each in AGENTS), (BDPI, "torch")])
 @pytest.mark.parametrize("n_envs", [1, 2])
-def test_everything_is_in_one_file(agent_class, n_envs, tmp_path):
+def test_everything_is_in_one_file(agent_class, learner, n_envs, tmp_path):
     """An agent that is loaded and one that was never saved learn the same from the same experience."""
     env = DummyVecEnv([lambda: gym.make("FrozenLake-v1")] * n_envs)
-    agent = make(agent_class, env).learn(60)
+    agent = make(agent_class, env, learner=learner, critic_iterations=3).learn(60)
     agent.save(tmp_path / "agent", include_buffer=True)
     loaded = agent_class.load(tmp_path / "agent.zip", env=env)
     loaded.save(tmp_path / "again", include_buffer=True)
-    first, second = (tmp_path / f"{name}.zip" for name in ("agent", "again"))
-    (before, arrays), (after, same_arrays) = content(first), content(second)
+    (before, arrays), (after, same_arrays) = (content(tmp_path / f"{name}.zip") for name in ("agent", "again"))
     assert arrays.keys() - {"attributes._last_obs"} == same_arrays.keys() - {"attributes._last_obs"}
     for name in same_arrays:
         np.testing.assert_array_equal(arrays[name], same_arrays[name])
@@ -67,9 +73,9 @@ def test_everything_is_in_one_file(agent_class, n_envs, tmp_path):
     for each in (agent, loaded):
         for _ in range(5):
             each._learn_once()
-    states = (each.agent_learner.learner.state_dict() for each in (agent, loaded))
-    for one, other in zip(*(state.values() for state in states), strict=True):
-        np.testing.assert_array_equal(one, other)
+    same_state(agent, loaded)
+    with pytest.raises(ValueError, match="holds an agent of class"):
+        next(other for other in AGENTS if other is not agent_class).load(tmp_path / "agent.zip")
 
 
 class Walk(gym.Env):
@@ -103,12 +109,8 @@ def test_split_at_any_step_it_learns_the_same(agent_class, n_envs, tmp_path):
         second = agent_class.load(tmp_path / "agent", env=env, force_reset=False)
         second.learn(120 - int(split) * 2, reset_num_timesteps=False)
         assert second.num_timesteps == 120
-        states = whole.agent_learner.learner.state_dict(), second.agent_learner.learner.state_dict()
-        for name in states[0]:
-            np.testing.assert_array_equal(states[0][name], states[1][name], err_msg=f"{name}, split at {split}")
-        memories = whole.replay_buffer.held(), second.replay_buffer.held()
-        for name in memories[0]:
-            np.testing.assert_array_equal(memories[0][name], memories[1][name], err_msg=name)
+        same_state(whole, second)
+        assert memory_of(whole) == memory_of(second)
 
 
 class Track(Walk):
@@ -140,9 +142,7 @@ def test_split_at_any_step_normalization_is_the_same(n_envs, stacks, tmp_path):
         make(env=VecNormalize(env)).learn(int(split) * 2).save(tmp_path / "agent", include_buffer=True)
         second = BDPI.load(tmp_path / "agent", env=env, force_reset=False)
         second.learn(120 - int(split) * 2, reset_num_timesteps=False)
-        states = whole.agent_learner.learner.state_dict(), second.agent_learner.learner.state_dict()
-        for name in states[0]:
-            np.testing.assert_array_equal(states[0][name], states[1][name], err_msg=f"{name}, split at {split}")
+        same_state(whole, second)
         for name in ("mean", "var", "count"):
             one, other = (getattr(each.get_vec_normalize_env().obs_rms, name) for each in (whole, second))
             np.testing.assert_array_equal(one, other)
@@ -158,7 +158,6 @@ def test_normalization_is_saved(wrapped, tmp_path):
     agent.save(tmp_path / "agent", include_buffer=True)
     loaded = BDPI.load(tmp_path / "agent", env=VecNormalize(vectors()) if wrapped else vectors())
     again = loaded.get_vec_normalize_env()
-    assert again is not None
     assert (again.clip_obs, again.norm_reward, again.gamma) == (4.0, True, 0.9)
     for name in ("mean", "var", "count"):
         np.testing.assert_array_equal(getattr(again.obs_rms, name), getattr(env.obs_rms, name))
@@ -166,71 +165,40 @@ def test_normalization_is_saved(wrapped, tmp_path):
     np.testing.assert_array_equal(again.returns, env.returns)
     for each in (agent, loaded):
         each._learn_once()
-    one, other = (each.agent_learner.learner.state_dict() for each in (agent, loaded))
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name])
+    same_state(agent, loaded)
     with pytest.raises(ValueError, match=r"do not match|does not fit|different"):
         BDPI.load(tmp_path / "agent", env=VecNormalize(DummyVecEnv([lambda: gym.make("LunarLander-v3")])))
 
 
-def test_a_normalizer_that_is_brought_along_stays_as_it_is_used(tmp_path):
+def test_a_normalizer_is_not_lost_without_an_environment_and_stays_as_it_is_used(tmp_path):
     """As Stable-Baselines3's users do to evaluate: no new statistics, and rewards as they are."""
-
-    def normalizer() -> VecNormalize:
-        return VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
-
-    agent = make(env=normalizer()).learn(40)
-    agent.save(tmp_path / "agent")
-    own = normalizer()
-    own.training, own.norm_reward = False, False
-    loaded = BDPI.load(tmp_path / "agent", env=own)
-    assert loaded.get_vec_normalize_env() is own
-    assert (own.training, own.norm_reward) == (False, False)
-    np.testing.assert_array_equal(own.obs_rms.mean, agent.get_vec_normalize_env().obs_rms.mean)
-
-
-def test_normalization_is_not_lost_without_an_environment(tmp_path):
-    env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
+    env, own = (VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")])) for _ in range(2))
     make(env=env).learn(40).save(tmp_path / "first")
     BDPI.load(tmp_path / "first").save(tmp_path / "second")
+    own.training, own.norm_reward = False, False
+    assert BDPI.load(tmp_path / "second", env=own).get_vec_normalize_env() is own
+    assert (own.training, own.norm_reward) == (False, False)
     again = BDPI.load(tmp_path / "second", env="CartPole-v1").get_vec_normalize_env()
-    np.testing.assert_array_equal(again.obs_rms.mean, env.obs_rms.mean)
+    for each in (own, again):
+        np.testing.assert_array_equal(each.obs_rms.mean, env.obs_rms.mean)
 
 
-def test_frame_stacks(tmp_path):
-    stacked = VecNormalize(VecFrameStack(DummyVecEnv([lambda: gym.make("CartPole-v1")]), 3))
-    agent = make(env=stacked).learn(60)
-    agent.save(tmp_path / "agent", include_buffer=True)
-    again = VecFrameStack(DummyVecEnv([lambda: gym.make("CartPole-v1")]), 3)
-    loaded = BDPI.load(tmp_path / "agent", env=again)
-    assert loaded.observation_space.shape == (12,)
-    np.testing.assert_array_equal(
-        loaded.get_vec_normalize_env().obs_rms.mean, agent.get_vec_normalize_env().obs_rms.mean
-    )
-    loaded.learn(20, reset_num_timesteps=False)
-
-
-def test_without_the_memory_it_is_small(tmp_path):
-    agent = make().learn(50)
-    agent.save(tmp_path / "without")
-    agent.save(tmp_path / "with", include_buffer=True)
-    assert len(BDPI.load(tmp_path / "without").replay_buffer) == 0
-    assert len(BDPI.load(tmp_path / "with").replay_buffer) == 50
-    with pytest.raises(ValueError, match="does not fit"):
-        BDPI.load(tmp_path / "with", buffer_size=20)
-
-
-def test_open_files_and_callbacks(tmp_path):
+def test_open_files_callbacks_and_files_without_the_memory(tmp_path):
     agent = make().learn(20)
     stream = io.BytesIO()
     agent.save(stream)
     stream.seek(0)
-    assert BDPI.load(stream).num_timesteps == 20
+    loaded = BDPI.load(stream)
+    assert (loaded.num_timesteps, len(loaded.replay_buffer)) == (20, 0)
     agent.learn(40, callback=CheckpointCallback(20, str(tmp_path), save_replay_buffer=True))
     assert BDPI.load(tmp_path / "rl_model_20_steps.zip").num_timesteps == 20
     agent.load_replay_buffer(tmp_path / "rl_model_replay_buffer_40_steps.pkl")
     assert len(agent.replay_buffer) == 60
     assert not list(tmp_path.glob(".*partial"))
+    agent.save(tmp_path / "with", include_buffer=True)
+    assert len(BDPI.load(tmp_path / "with").replay_buffer) == 60
+    with pytest.raises(ValueError, match="does not fit"):
+        BDPI.load(tmp_path / "with", buffer_size=20)
 
 
 @pytest.mark.parametrize("agent_class", AGENTS)
@@ -240,7 +208,7 @@ def test_load_takes_what_constructors_take_and_nothing_else(agent_class, tmp_pat
     for name in settings_of(agent_class):
         if hasattr(agent, name):
             agent_class.load(tmp_path / "agent", **{name: getattr(agent, name)})
-    with pytest.raises(ValueError, match=r"did you mean journal\? load takes .*, autosave, .*, journal, .*, verbose"):
+    with pytest.raises(ValueError, match="did you mean journal"):
         agent_class.load(tmp_path / "agent", env="FrozenLake-v1", jurnal=tmp_path / "robot.sqlite")
     # attributes, as in Stable-Baselines3
     assert agent_class.load(tmp_path / "agent", optimize_memory_usage=False, num_timesteps=7).num_timesteps == 7
@@ -260,19 +228,19 @@ class MyExtractor(FlattenExtractor):
 def test_what_a_file_cannot_hold_is_asked_for(tmp_path):
     own = BDPI(MyPolicy, "FrozenLake-v1", **SMALL)
     own.save(tmp_path / "policy")
-    with pytest.raises(ValueError, match=r"policy_class was .*MyPolicy.*custom_objects=\{\"policy_class\""):
+    with pytest.raises(ValueError, match="MyPolicy"):
         BDPI.load(tmp_path / "policy")
     assert isinstance(BDPI.load(tmp_path / "policy", custom_objects={"policy_class": MyPolicy}).policy, MyPolicy)
 
     kwargs = {"features_extractor_class": MyExtractor, "activation_fn": nn.ReLU, "net_arch": {"pi": [8], "qf": [4]}}
     make(env="CartPole-v1", policy_kwargs=kwargs).save(tmp_path / "extractor")
-    with pytest.raises(ValueError, match=r"policy_kwargs\['features_extractor_class'\] was .*MyExtractor"):
+    with pytest.raises(ValueError, match="MyExtractor"):
         BDPI.load(tmp_path / "extractor")
     loaded = BDPI.load(tmp_path / "extractor", custom_objects={"policy_kwargs": kwargs})
     assert loaded.policy.activation_fn is nn.ReLU
 
     make(learning_rate=lambda progress: 1e-3 * progress).save(tmp_path / "schedule")
-    with pytest.raises(ValueError, match=r"learning_rate was <function"):
+    with pytest.raises(ValueError, match="learning_rate"):
         BDPI.load(tmp_path / "schedule")
     assert BDPI.load(tmp_path / "schedule", learning_rate=1e-4).learning_rate == 1e-4
     make(learning_rate=LinearSchedule(1e-3, 1e-5, 0.5)).save(tmp_path / "linear")
@@ -300,38 +268,28 @@ def test_values_that_json_does_not_have():
     assert twin.random() == generator.random()
 
 
-class Bomb:
-    def __reduce__(self) -> Any:
-        return (open, ("/tmp/bdpi-was-here", "w"))
-
-
 def test_a_pickle_is_never_opened(tmp_path):
-    agent, path = make().learn(20), tmp_path / "agent.zip"
-    marker = Path("/tmp/bdpi-was-here")
-    marker.unlink(missing_ok=True)
-    agent.save(path)
+    trace, path = tmp_path / "trace", tmp_path / "agent.zip"
+    make().learn(20).save(path)
     document, arrays = content(path)
-    payload = pickle.dumps(Bomb())
-    rewrite(path, payload, safetensors.numpy.save(arrays))
-    with pytest.raises(ValueError, match="damaged"):
-        BDPI.load(path)
-    rewrite(path, document, payload)
-    with pytest.raises(ValueError, match="damaged"):
-        BDPI.load(path)
-    document["attributes"]["trust_region"] = {":serialized:": "gASVIAAAAAAAAACMAm9zlIwGc3lzdGVtlJOUjAR0cnVllIWUUpQu"}
-    rewrite(path, document, safetensors.numpy.save(arrays))
-    with pytest.raises(ValueError, match=r"trust_region|damaged"):
-        BDPI.load(path)
-    document["attributes"]["policy_class"] = {"is": "class", "name": "os.system"}
-    rewrite(path, document, safetensors.numpy.save(arrays))
-    with pytest.raises(ValueError, match=r"unknown class 'os\.system'"):
-        BDPI.load(path)
+    payload, whole = pickle.dumps(Pickled(trace)), safetensors.numpy.save(arrays)
+    serialized = {":serialized:": "gASVIAAAAAAAAACMAm9zlIwGc3lzdGVtlJOUjAR0cnVllIWUUpQu"}
+    attributes = document["attributes"]
+    for wrong, numbers in (
+        (payload, whole),
+        (document, payload),
+        ({**document, "attributes": {**attributes, "trust_region": serialized}}, whole),
+        ({**document, "attributes": {**attributes, "policy_class": {"is": "class", "name": "os.system"}}}, whole),
+    ):
+        rewrite(path, wrong, numbers)
+        with pytest.raises(ValueError, match=r"damaged|trust_region|unknown class 'os\.system'"):
+            BDPI.load(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("agent.json", b" " * 100_000_000)
         archive.writestr("arrays.safetensors", b"")
     with pytest.raises(ValueError, match="compressed"):
         BDPI.load(path)
-    assert not marker.exists()
+    assert not trace.exists()
 
 
 class Pickled:
@@ -365,13 +323,13 @@ def test_replay_memories_are_files_without_pickle(where, tmp_path):
     other.learn(20)
 
 
-def test_a_pickled_memory_is_refused_and_nothing_changes(tmp_path):
+def test_a_pickled_memory_is_refused_nothing_changes_and_it_is_converted_as_the_message_says(tmp_path):
     trace, path = tmp_path / "trace", tmp_path / "memory.pkl"
     path.write_bytes(pickle.dumps(Pickled(trace)))
     agent = make().learn(40)
     before, memory = memory_of(agent), agent.replay_buffer
     for source in (path, str(path), io.BytesIO(path.read_bytes())):
-        with pytest.raises(ValueError, match=r"is a pickle, which can run anything.*load_from_pkl.*save_npz"):
+        with pytest.raises(ValueError, match="is a pickle"):
             agent.load_replay_buffer(source)
     path.write_bytes(pickle.dumps(Pickled(trace), protocol=0))
     with pytest.raises(ValueError, match="not a replay memory"):
@@ -381,50 +339,24 @@ def test_a_pickled_memory_is_refused_and_nothing_changes(tmp_path):
     assert not trace.exists()
     assert agent.replay_buffer is memory
     assert memory_of(agent) == before
-
-
-def test_a_pickled_memory_is_converted_as_the_message_says(tmp_path):
-    agent = make().learn(40)
-    save_to_pkl(tmp_path / "memory.pkl", agent.replay_buffer)
-    load_from_pkl(tmp_path / "memory.pkl").save_npz(tmp_path / "memory.npz")
+    save_to_pkl(path, agent.replay_buffer)
+    load_from_pkl(path).save_npz(tmp_path / "memory.npz")
     other = make()
     other.load_replay_buffer(tmp_path / "memory.npz")
-    assert memory_of(other) == memory_of(agent)
-    assert make().add_demonstrations(load_from_pkl(tmp_path / "memory.pkl")) == 40
-
-
-@pytest.mark.parametrize("damage", ["missing", "shape", "not finite", "masks"])
-def test_a_memory_that_does_not_fit_changes_nothing(damage, tmp_path):
-    agent = make().learn(40)
-    held = agent.replay_buffer.held()
-    masks = np.ones((40, 1, 4), dtype=bool)
-    held |= {"masks": masks, "next_masks": masks}
-    if damage == "missing":
-        del held["rewards"]
-    if damage == "shape":
-        held["rewards"] = held["rewards"][:-1]
-    if damage == "not finite":
-        held["rewards"] = np.full_like(held["rewards"], np.nan)
-    if damage == "masks":
-        held["next_masks"] = masks[:, :, 1:]
-    np.savez(tmp_path / "memory.npz", **held)
-    before = memory_of(agent)
-    with pytest.raises(ValueError, match=r"memory\.npz"):
-        agent.load_replay_buffer(tmp_path / "memory")
-    assert memory_of(agent) == before
-    assert agent.replay_buffer.masks is None
+    assert memory_of(other) == before
+    assert make().add_demonstrations(load_from_pkl(path)) == 40
 
 
 @pytest.mark.parametrize("agent_class", AGENTS)
-def test_parameters_are_taken_from_a_file(agent_class, tmp_path):
-    first, second = make(agent_class).learn(40), make(agent_class, seed=1)
+def test_parameters_are_taken_from_a_file_or_another_agent(agent_class, tmp_path):
+    first, second, third = make(agent_class).learn(40), make(agent_class, seed=1), make(agent_class, seed=2)
     first.save(tmp_path / "agent", include_buffer=True)
     second.set_parameters(tmp_path / "agent")
-    states = (each.agent_learner.learner.state_dict() for each in (first, second))
-    for one, other in zip(*(state.values() for state in states), strict=True):
-        np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(*(each.predict(np.arange(16), deterministic=True)[0] for each in (first, second)))
-    assert second.num_timesteps == 0
+    third.set_parameters(first.get_parameters())
+    for other in (second, third):
+        same_state(first, other)
+        np.testing.assert_array_equal(*(each.predict(np.arange(16), deterministic=True)[0] for each in (first, other)))
+        assert other.num_timesteps == 0
     with (tmp_path / "agent.zip").open("rb") as file:
         make(agent_class, seed=1).set_parameters(file)
 
@@ -446,6 +378,15 @@ def test_parameters_that_do_not_fit_change_nothing(tmp_path):
         np.testing.assert_array_equal(array, before[name])
 
 
+def zipped(document: bytes, arrays: bytes) -> bytes:
+    """With checksums that are right."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("agent.json", document)
+        archive.writestr("arrays.safetensors", arrays)
+    return stream.getvalue()
+
+
 def mutations(whole: bytes, document: dict[str, Any], arrays: bytes, rng: np.random.Generator) -> Any:
     """Damaged files, one after the other; most of them still look like an agent."""
     text = json.dumps(document).encode()
@@ -455,52 +396,41 @@ def mutations(whole: bytes, document: dict[str, Any], arrays: bytes, rng: np.ran
             damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
         yield bytes(damaged)
         yield whole[: rng.integers(len(whole))]
-        for part in ("document", "arrays"):
-            parts = {"document": bytearray(text), "arrays": bytearray(arrays)}
+        for part in (0, 1):
+            parts = [bytearray(text), bytearray(arrays)]
             for _ in range(int(rng.integers(1, 4))):
-                where = rng.integers(len(parts[part]) if part == "document" else 2000)
+                where = rng.integers(2000 if part else len(text))
                 parts[part][where] = rng.choice([0, 0x30, 0x39, 0x5B, 0x7B, 0x22, rng.integers(256)])
-            stream = io.BytesIO()
-            with zipfile.ZipFile(stream, "w") as archive:  # with checksums that are right
-                archive.writestr("agent.json", bytes(parts["document"]))
-                archive.writestr("arrays.safetensors", bytes(parts["arrays"]))
-            yield stream.getvalue()
+            yield zipped(*map(bytes, parts))
         changed = json.loads(text)
-        attributes = changed["attributes"]
-        name = rng.choice(list(attributes))
-        attributes[name] = [None, -1, 10**30, "x", [], {}, {"is": "array", "name": "no"}, 1e308, {"is": 3}, True][
-            rng.integers(10)
-        ]
-        stream = io.BytesIO()
-        with zipfile.ZipFile(stream, "w") as archive:
-            archive.writestr("agent.json", json.dumps(changed))
-            archive.writestr("arrays.safetensors", arrays)
-        yield stream.getvalue()
+        values = [None, -1, 10**30, "x", [], {}, {"is": "array", "name": "no"}, 1e308, {"is": 3}, True]
+        changed["attributes"][rng.choice(list(changed["attributes"]))] = values[rng.integers(10)]
+        yield zipped(json.dumps(changed).encode(), arrays)
 
 
-def test_damaged_files_are_refused_or_read(tmp_path):
+@pytest.mark.parametrize("n", [100, pytest.param(FUZZ, marks=pytest.mark.full)])
+def test_damaged_files_are_refused_or_read(n, tmp_path):
     path = tmp_path / "agent.zip"
     make().learn(20).save(path, include_buffer=True)
     document, arrays = content(path)
-    source = mutations(path.read_bytes(), document, safetensors.numpy.save(arrays), np.random.default_rng(0))
+    source = mutations(path.read_bytes(), document, safetensors.numpy.save(arrays), np.random.default_rng(n))
     refused = 0
-    for number in range(FUZZ):
+    for number in range(n):
         path.write_bytes(next(source))
         try:
-            agent = BDPI.load(path)
-            agent.predict(0)
+            BDPI.load(path).predict(0)
         except (ValueError, FileNotFoundError):
             refused += 1
         except BaseException as error:
             raise AssertionError(f"file {number}: {type(error).__name__}: {error}") from error
-    assert refused > FUZZ // 2
+    assert refused > n // 2
 
 
 def test_a_memory_of_other_environments_is_named_and_the_remedies_work(tmp_path):
     agent = make(BDPI, DummyVecEnv([Walk] * 2)).learn(40)
     agent.save(tmp_path / "agent", include_buffer=True)
     agent.save_replay_buffer(tmp_path / "memory")
-    message = r"saved with 2 environments, and this agent has 1\. Give it make_vec_env\(\.\.\., n_envs=2\)"
+    message = "saved with 2 environments, and this agent has 1"
     with pytest.raises(ValueError, match=message):
         BDPI.load(tmp_path / "agent", env=Walk())
     with pytest.raises(ValueError, match=message):
@@ -510,19 +440,23 @@ def test_a_memory_of_other_environments_is_named_and_the_remedies_work(tmp_path)
     BDPI.load(tmp_path / "without", env=Walk()).learn(20)
 
 
-@pytest.mark.parametrize("policy", ["MultiInputPolicy", "MlpPolicy"])
-def test_one_step_per_fit_is_the_default_with_pictures_in_a_dict_too(policy, tmp_path):
-    picture, number = spaces.Box(0, 255, (36, 36, 3), np.uint8), spaces.Box(-1, 1, (2,), np.float32)
-    space = spaces.Dict(camera=picture, speed=number) if policy == "MultiInputPolicy" else number
+PICTURE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+
+
+NUMBER = spaces.Box(-1, 1, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("policy", "space", "fit_steps"),
+    [
+        ("CnnPolicy", PICTURE, 1),
+        ("MultiInputPolicy", spaces.Dict(camera=PICTURE, speed=NUMBER), 1),
+        ("MultiInputPolicy", spaces.Dict(room=spaces.Discrete(3), speed=NUMBER), 20),
+        ("MlpPolicy", NUMBER, 20),
+    ],
+)
+def test_one_step_per_fit_is_the_default_with_pictures(policy, space, fit_steps, tmp_path):
     agent = BDPI(policy, ControlLoop(space, spaces.Discrete(2)), n_critics=1)
-    expected = 1 if policy == "MultiInputPolicy" else 20
-    assert agent.hyperparameters().fit_steps == expected
     agent.save(tmp_path / "new")
-    assert BDPI.load(tmp_path / "new").hyperparameters().fit_steps == expected
-
-
-def test_a_dict_without_pictures_is_fitted_in_20_steps():
-    space = spaces.Dict(room=spaces.Discrete(3), speed=spaces.Box(-1, 1, (2,), np.float32))
-    assert (
-        BDPI("MultiInputPolicy", ControlLoop(space, spaces.Discrete(2)), n_critics=1).hyperparameters().fit_steps == 20
-    )
+    for each in (agent, BDPI.load(tmp_path / "new")):
+        assert each.hyperparameters().fit_steps == fit_steps

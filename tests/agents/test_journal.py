@@ -1,14 +1,11 @@
 """The experience journal: nothing that was observed is lost."""
 
-import contextlib
 import itertools
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from journals import ACTIONS, SPACES, all_spaces, change, only_readable, public_folder, read, same, transitions
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bdpi import BDPI
@@ -27,60 +25,37 @@ from bdpi.agents.normalizing import describe_normalizer
 from bdpi.envs import ControlLoop
 
 SMALL: dict[str, Any] = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 1, "seed": 0}
-SPACES = [
-    spaces.Box(-1, np.inf, (2, 3), np.float32),
-    spaces.Box(np.array([0.0, -5]), np.array([1.5, 5]), dtype=np.float64),
-    spaces.Box(0, 255, (4, 4, 3), np.uint8),
-    spaces.Discrete(7, start=-2),
-    spaces.MultiDiscrete([3, 4]),
-    spaces.MultiBinary(5),
-    spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "mode": spaces.Discrete(3)}),
-]
-names = pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
 
 
-@names
+@all_spaces
 def test_spaces_as_json(space):
     again = space_of(describe(space))
     assert again == space
     assert difference(describe(again), describe(space)) is None
 
 
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    return np.array_equal(a, b) and np.asarray(a).dtype == np.asarray(b).dtype
-
-
-@names
+@all_spaces
 def test_what_is_written_is_read(space, tmp_path):
-    space.seed(0)
-    rng = np.random.default_rng(0)
-    actions = spaces.Discrete(4, start=1)
-    written = [
-        Transition(
-            space.sample(),
-            int(rng.integers(1, 5)),
-            float(rng.normal()),
-            space.sample(),
-            terminated=number % 3 == 0,
-            truncated=number % 3 == 1,
-            discount=None if number % 2 else 0.5,
-            mask=None if number % 4 else np.array([True, False, True, True]),
-            next_mask=None,
-            environment=number % 2,
-        )
-        for number in range(12)
-    ]
-    with Journal(tmp_path / "j.sqlite", space, actions) as journal:
-        assert [journal.append(step) for step in written] == list(range(1, 13))
+    steps = list(transitions(space))
+    with Journal(tmp_path / "j.sqlite", space, ACTIONS) as journal:
+        assert [journal.append(step) for step in steps] == list(range(1, 13))
     with Journal(tmp_path / "j.sqlite") as journal:
-        assert (journal.observation_space, journal.action_space) == (space, actions)
-        read = list(journal.steps())
-        assert len(journal) == journal.last == 12
+        assert (journal.observation_space, journal.action_space) == (space, ACTIONS)
+        assert all(map(same, steps, journal.steps()))
+        assert len(journal) == journal.last == len(list(journal.steps())) == 12
         assert len(list(journal.steps(after=7))) == 5
-    for before, after in zip(written, read, strict=True):
-        assert all(same(vars(before)[name], vars(after)[name]) for name in vars(before))
+
+
+def test_states_and_rewards_that_make_no_sense(tmp_path):
+    with Journal(tmp_path / "j.sqlite", spaces.Discrete(4), spaces.Discrete(2)) as journal:
+        with pytest.raises(ValueError, match="single precision"):
+            journal.append(Transition(0, 0, 1e300, 0, False, False))
+        journal.append(Transition(7, 0, 0.0, 0, False, False))
+        with pytest.raises(JournalError, match="is 7, outside"):
+            list(journal.steps())
+        change(tmp_path / "j.sqlite", "UPDATE transitions SET observation = next_observation, reward = 1e300")
+        with pytest.raises(JournalError, match="transition 1"):
+            list(journal.steps())
 
 
 def test_dicts_in_another_order(tmp_path):
@@ -92,29 +67,13 @@ def test_dicts_in_another_order(tmp_path):
     assert {key: value.tolist() for key, value in step.observation.items()} == {"a": [1], "b": [2]}
 
 
-def test_a_state_that_does_not_exist(tmp_path):
-    with Journal(tmp_path / "j.sqlite", spaces.Discrete(4), spaces.Discrete(2)) as journal:
-        journal.append(Transition(7, 0, 0.0, 0, False, False))
-        with pytest.raises(JournalError, match=r"transition 1.*is 7, outside its space 0\.\.3"):
-            list(journal.steps())
-
-
-def test_a_reward_that_nobody_can_learn_from(tmp_path):
-    with Journal(tmp_path / "j.sqlite", spaces.Discrete(4), spaces.Discrete(2)) as journal:
-        with pytest.raises(ValueError, match=r"finite, also in single precision, got 1e\+300"):
-            journal.append(Transition(0, 0, 1e300, 0, False, False))
-        journal.append(Transition(0, 0, 1.0, 0, False, False))
-        journal._file.run("UPDATE transitions SET reward = 1e300")
-        with pytest.raises(JournalError, match="transition 1 makes no sense"):
-            list(journal.steps())
-
-
 def make(path: Path | None = None, **arguments: Any) -> BDPI:
     return BDPI("MlpPolicy", "CartPole-v1", journal=path, **{**SMALL, **arguments})
 
 
 def test_an_agent_finds_its_experience_again(tmp_path):
     first = make(tmp_path / "robot.sqlite").learn(70)
+    first.save(tmp_path / "agent")
     first.close_journal()
     again = make(tmp_path / "robot.sqlite")
     assert again.num_timesteps == 70
@@ -122,16 +81,17 @@ def test_an_agent_finds_its_experience_again(tmp_path):
     for name in ("observations", "actions", "rewards", "discounts", "next_observations"):
         np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
     again.learn(30, reset_num_timesteps=False)
-    with Journal(tmp_path / "robot.sqlite") as journal:
-        assert len(journal) == 100
+    assert len(read(tmp_path / "robot.sqlite")) == 100
+    again.close_journal()
+    assert sorted(os.listdir(tmp_path)) == ["agent.zip", "robot.sqlite"]  # which can be copied
+    assert BDPI.load(tmp_path / "agent").collector.journal is None
 
 
 def test_it_takes_the_latest_of_a_long_journal(tmp_path):
     make(tmp_path / "robot.sqlite").learn(70)
     small = make(tmp_path / "robot.sqlite", buffer_size=40)
     assert len(small.replay_buffer) == 40
-    with Journal(tmp_path / "robot.sqlite") as journal:
-        expected = [step.reward for step in journal.steps(after=30)]
+    expected = [step.reward for step in read(tmp_path / "robot.sqlite")[30:]]
     assert small.replay_buffer.transitions().rewards.tolist() == expected
 
 
@@ -145,7 +105,7 @@ def test_a_checkpoint_and_what_came_after_it(tmp_path):
     other = make(tmp_path / "other.sqlite").learn(200)
     assert other.collector.journaled == 200
     other.close_journal()
-    with pytest.raises(ValueError, match="is not the journal that this agent has written"):
+    with pytest.raises(ValueError, match="is not the journal"):
         BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "other.sqlite")
     new = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "new.sqlite")
     assert (new.num_timesteps, new.collector.journaled) == (50, 0)
@@ -243,50 +203,23 @@ def test_the_last_observation_of_an_episode_is_kept_as_it_was(is_dict, truncates
     """Also where VecNormalize has clipped it for the agent. After a time limit, its value is learned from."""
     env = VecNormalize(DummyVecEnv([lambda: Saturating(is_dict, truncates)] * 2), clip_obs=5.0)
     policy = "MultiInputPolicy" if is_dict else "MlpPolicy"
-    agent = BDPI(policy, env, journal=tmp_path / "robot.sqlite", **SMALL).learn(600)
+    agent = BDPI(policy, env, journal=tmp_path / "robot.sqlite", train_freq=100, **SMALL).learn(600)
     held = agent.replay_buffer.transitions()
     following = held.next_observations["sensor"] if is_dict else held.next_observations
     assert (following == 500).sum() == 6
     assert (held.discounts[following[:, 0] == 500] > 0).all() == truncates
-    with Journal(tmp_path / "robot.sqlite") as journal:
-        last = [step.next_observation for step in journal.steps() if step.terminated or step.truncated]
+    last = [step.next_observation for step in read(tmp_path / "robot.sqlite") if step.terminated or step.truncated]
     assert [float(seen["sensor"][0] if is_dict else seen[0]) for seen in last] == [500] * 6
 
 
 def test_the_last_transitions_were_lost_with_the_power(tmp_path):
     make(tmp_path / "robot.sqlite").learn(50).save(tmp_path / "agent", include_buffer=True)
-    connection = sqlite3.connect(tmp_path / "robot.sqlite")
-    connection.execute("DELETE FROM transitions WHERE id > 48")
-    connection.commit()
-    connection.close()
-    with pytest.warns(RuntimeWarning, match="has 48 transitions, and the agent has seen 50"):
+    change(tmp_path / "robot.sqlite", "DELETE FROM transitions WHERE id > 48")
+    with pytest.warns(RuntimeWarning, match="has 48 transitions"):
         loaded = BDPI.load(tmp_path / "agent", env="CartPole-v1", journal=tmp_path / "robot.sqlite")
     assert len(loaded.replay_buffer) == 50
     loaded.learn(3, reset_num_timesteps=False)
     assert loaded.collector.journal.last == 51
-
-
-def test_interrupted_after_writing(tmp_path, monkeypatch):
-    agent = make(tmp_path / "robot.sqlite").learn(10)
-    insert = agent.collector.journal._file.insert
-
-    def insert_and_stop(*arguments):
-        insert(*arguments)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(agent.collector.journal._file, "insert", insert_and_stop)
-    with pytest.raises(KeyboardInterrupt):
-        agent.learn(1, reset_num_timesteps=False)
-    monkeypatch.undo()
-    agent.learn(5, reset_num_timesteps=False)
-    with Journal(tmp_path / "robot.sqlite") as journal:
-        assert len(list(journal.steps())) == 16
-
-
-def test_plain_agents_have_no_journal(tmp_path):
-    make(tmp_path / "robot.sqlite").learn(20).save(tmp_path / "agent")
-    plain = BDPI.load(tmp_path / "agent")
-    assert plain._journal is None
 
 
 def test_several_environments_masks_and_dicts(tmp_path):
@@ -296,8 +229,7 @@ def test_several_environments_masks_and_dicts(tmp_path):
     assert len(again.replay_buffer) == again.num_timesteps == 60
     again.close_journal()
     assert len(make(tmp_path / "three.sqlite").replay_buffer) == 60
-    with Journal(tmp_path / "three.sqlite") as journal:
-        steps = list(journal.steps())
+    steps = read(tmp_path / "three.sqlite")
     assert [step.environment for step in steps] == [0, 1, 2] * 20
     for number in range(3):  # each has episodes of its own: a state follows from the one before
         own = steps[number::3]
@@ -318,10 +250,10 @@ def test_several_environments_masks_and_dicts(tmp_path):
 
 def test_the_journal_of_another_environment(tmp_path):
     make(tmp_path / "robot.sqlite").learn(5)
-    with pytest.raises(JournalError, match=r"observation_space: Box there, Discrete here"):
+    with pytest.raises(JournalError, match="Box there, Discrete here"):
         BDPI("MlpPolicy", "FrozenLake-v1", journal=tmp_path / "robot.sqlite", **SMALL)
     loop = ControlLoop(gym.make("CartPole-v1").observation_space, spaces.Discrete(3))
-    with pytest.raises(JournalError, match=r"action_space: n 2 there, 3 here"):
+    with pytest.raises(JournalError, match="n 2 there, 3 here"):
         BDPI("MlpPolicy", loop, journal=tmp_path / "robot.sqlite", **SMALL)
     assert make(tmp_path / "robot.sqlite").num_timesteps == 5
 
@@ -329,10 +261,7 @@ def test_the_journal_of_another_environment(tmp_path):
 def test_files_that_are_no_journals(tmp_path):
     text, database = tmp_path / "notes.txt", tmp_path / "other.sqlite"
     text.write_text("a shopping list")
-    connection = sqlite3.connect(database)
-    connection.execute("CREATE TABLE customers (name TEXT)")
-    connection.commit()
-    connection.close()
+    change(database, "CREATE TABLE customers (name TEXT)")
     for path in (text, database):
         before = path.read_bytes()
         with pytest.raises(JournalError, match="not a journal"):
@@ -343,23 +272,6 @@ def test_files_that_are_no_journals(tmp_path):
     assert not (tmp_path / "nowhere.sqlite").exists()
     with pytest.raises(JournalError, match="cannot be opened"):
         make(tmp_path / "no" / "folder.sqlite")
-
-
-def test_a_full_disk(tmp_path):
-    """A real one would be full for the other tests, too; SQLite can be told that its file must not grow."""
-    agent = make(tmp_path / "robot.sqlite")
-    agent.learn(20)
-    pages = agent.collector.journal._file.run("PRAGMA page_count")[0][0]
-    agent.collector.journal._file.run(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(JournalError, match=r"full.*Make room and go on"):
-        agent.learn(5000, reset_num_timesteps=False)
-    held = len(agent.replay_buffer)
-    with Journal(tmp_path / "robot.sqlite") as journal:
-        assert len(journal) == len(list(journal.steps())) == held
-    agent.collector.journal._file.run("PRAGMA max_page_count = 1000000")
-    agent.learn(20, reset_num_timesteps=False)
-    with Journal(tmp_path / "robot.sqlite") as journal:
-        assert len(journal) == held + 20
 
 
 SMALL_DISK = """
@@ -405,30 +317,28 @@ print(agent.num_timesteps, len(agent.replay_buffer))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files are not limited there")
-@pytest.mark.parametrize("normalized", ["plain", "normalized"])
-@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize(
+    ("n_envs", "normalized"),
+    [
+        (2, "normalized"),
+        *(pytest.param(*more, marks=pytest.mark.full) for more in ((1, "plain"), (1, "normalized"), (2, "plain"))),
+    ],
+)
 def test_learning_goes_on_after_a_full_disk(n_envs, normalized, tmp_path):
     """With what could not be stored, an episode is given up: no transition leads over it."""
     path = tmp_path / "robot.sqlite"
     command = [sys.executable, "-c", SMALL_DISK, str(path), str(n_envs), normalized]
     *errors, counts = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     assert len(errors) == 2
-    for error in errors:
-        assert f"the journal {path} cannot be written: disk I/O error." in error
-        assert "Make room and go on: everything before is safe." in error
-    with Journal(path) as journal:
-        steps = list(journal.steps())
+    assert all(f"the journal {path} cannot be written" in error and "Make room and go on" in error for error in errors)
+    steps = read(path)
     assert counts.split() == [str(len(steps))] * 2
     for number in range(n_envs):
         own = steps[number::n_envs]
         assert {step.environment for step in own} == {number}
         assert all(step.next_observation[0] == step.observation[0] + 1 == step.reward for step in own)
-        starts = [
-            step.observation[0]
-            for before, step in itertools.pairwise(own)
-            if step.observation[0] != before.next_observation[0]
-        ]
-        assert starts == [0]  # the second failure came with the first step
+        pairs = [(before.next_observation[0], step.observation[0]) for before, step in itertools.pairwise(own)]
+        assert [start for end, start in pairs if start != end] == [0]  # the second failure came with the first step
 
 
 def test_learning_goes_on_after_an_interruption(monkeypatch):
@@ -462,45 +372,6 @@ def test_learning_goes_on_after_an_interruption(monkeypatch):
     held = agent.replay_buffer.transitions()
     np.testing.assert_array_equal(held.next_observations, held.observations + 1)
     assert agent.num_timesteps == len(agent.replay_buffer) == 30
-
-
-ROBOT = """
-import sys, numpy as np
-from gymnasium import spaces
-from bdpi import BDPI
-from bdpi.envs import ControlLoop
-
-loop = ControlLoop(spaces.Box(-np.inf, np.inf, (2,), np.float32), spaces.Discrete(3))
-agent = BDPI("MlpPolicy", loop, journal=sys.argv[1], n_critics=2, batch_size=16, critic_iterations=1, fit_steps=1)
-print("has", len(agent.replay_buffer), flush=True)
-number = agent.num_timesteps
-while True:
-    seen = np.array([number, 0], np.float32)
-    action = agent.act(seen)
-    agent.observe(seen, action, float(number), seen, False, False)
-    print("observed", number, flush=True)  # the robot's own record
-    agent.learn_once()
-    number += 1
-"""
-
-
-def test_killed_again_and_again(tmp_path):
-    path, rng = tmp_path / "robot.sqlite", np.random.default_rng(0)
-    observed = 0
-    for _ in range(5):
-        command = [sys.executable, "-c", ROBOT, str(path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            lines = int(rng.integers(2, 150))
-            said = [process.stdout.readline() for _ in range(lines)]
-            process.send_signal(signal.SIGKILL)
-            said += process.stdout.readlines()
-        assert int(said[0].split()[1]) >= observed, "a transition is lost"
-        observed = max([observed, *(int(line.split()[1]) + 1 for line in said[1:] if line.endswith("\n"))])
-        with Journal(path) as journal:
-            rewards = [step.reward for step in journal.steps()]
-        assert rewards == list(range(len(rewards)))
-        assert len(rewards) >= observed
 
 
 OLD = """
@@ -538,50 +409,35 @@ def test_journals_of_the_first_version(tmp_path):
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where everybody can look; pytest's own folders are private."""
-    with tempfile.TemporaryDirectory() as name:
-        os.chmod(name, 0o755)
-        yield Path(name)
+    with public_folder() as path:
+        yield path
 
 
-@contextlib.contextmanager
-def only_readable(folder: Path, hidden: str = "") -> Iterator[None]:
-    """Files and folder can only be read. Nothing keeps root from writing, who becomes somebody else for a while.
-
-    :param hidden: name of a file that cannot even be read
-    """
-    for file in folder.iterdir():
-        file.chmod(0o444 if file.name != hidden else 0)
-    folder.chmod(0o555)
-    is_root = os.geteuid() == 0
-    if is_root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if is_root:
-            os.seteuid(0)
-        folder.chmod(0o755)
+needs_rights = pytest.mark.skipif(sys.platform == "win32", reason="folders have other rights there")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="folders have other rights there")
-def test_a_journal_that_can_only_be_read(folder):
-    agent = make(folder / "robot.sqlite").learn(20)
-    agent.close_journal()
-    held = {file.name: file.read_bytes() for file in folder.iterdir()}
+@needs_rights
+def test_a_journal_that_is_only_read_stays_as_it_is(folder):
+    path = folder / "robot.sqlite"
+    make(path).learn(20).close_journal()
+    held = path.read_bytes()
+    with Journal(path, read_only=True) as journal:
+        assert len(journal) == 20
     with only_readable(folder):
-        with Journal(folder / "robot.sqlite", read_only=True) as journal:
+        with Journal(path, read_only=True) as journal:
             assert len(list(journal.steps())) == 20
             with pytest.raises(JournalError, match="opened for reading only"):
                 journal.append(next(journal.steps()))
-        assert examine(folder / "robot.sqlite").transitions == 20
-        assert make().add_demonstrations(folder / "robot.sqlite") == 20
-        with pytest.raises(JournalError, match=r"cannot be opened.*in which files can be written"):
-            Journal(folder / "robot.sqlite")
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == held
+        assert examine(path).transitions == 20
+        assert make().add_demonstrations(path) == 20
+        with pytest.raises(JournalError, match="cannot be opened"):
+            Journal(path)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == {"robot.sqlite": held}
+    with pytest.raises(JournalError, match="there is no journal"):
+        Journal(folder / "new.sqlite", journal.observation_space, journal.action_space, read_only=True)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="folders have other rights there")
+@needs_rights
 def test_the_card_of_a_robot_that_crashed_can_be_read(folder, tmp_path):
     """The last transitions are in a file beside the journal, which SQLite cannot always read without writing."""
     agent = make(tmp_path / "robot.sqlite").learn(20)
@@ -596,7 +452,7 @@ def test_the_card_of_a_robot_that_crashed_can_be_read(folder, tmp_path):
         assert len(list(journal.steps())) == 20
     assert {file.name: file.stat().st_size for file in folder.iterdir()} == held
     (folder / "robot.sqlite-shm").unlink()
-    with only_readable(folder), pytest.raises(JournalError, match=r"robot\.sqlite-wal.*Copy both to a folder"):
+    with only_readable(folder), pytest.raises(JournalError, match="Copy both"):
         Journal(folder / "robot.sqlite", read_only=True)
 
 
@@ -609,10 +465,10 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="folders have other rights there")
+@needs_rights
 def test_a_journal_that_somebody_else_has_open_is_never_read_as_if_nobody_had(folder):
     """Without locks and without its log, that is, also where the log is still empty."""
-    make(folder / "robot.sqlite").learn(20)._journal.close()
+    make(folder / "robot.sqlite").learn(20).close_journal()
     command = [sys.executable, "-c", OPEN, str(folder / "robot.sqlite")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as robot:
         assert robot.stdout is not None
@@ -625,34 +481,22 @@ def test_a_journal_that_somebody_else_has_open_is_never_read_as_if_nobody_had(fo
         robot.kill()
 
 
-def test_reading_leaves_nothing_behind(tmp_path):
-    path = tmp_path / "robot.sqlite"
-    make(path).learn(20)._journal.close()
-    before = path.read_bytes()
-    with Journal(path, read_only=True) as journal:
-        assert len(journal) == 20
-    assert sorted(os.listdir(tmp_path)) == ["robot.sqlite"]
-    assert path.read_bytes() == before
-    with pytest.raises(JournalError, match="there is no journal"):
-        Journal(tmp_path / "new.sqlite", journal.observation_space, journal.action_space, read_only=True)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing can be locked there")
 def test_a_second_agent_is_refused(tmp_path):
     """In this process; others look at the journal, and somebody who appends without an agent is refused, too."""
     first = make(tmp_path / "robot.sqlite").learn(10)
     for _ in range(2):
-        with pytest.raises(JournalError, match=r"robot\.sqlite is being written by another agent.*close_journal"):
+        with pytest.raises(JournalError, match="another agent"):
             make(tmp_path / "robot.sqlite")
         with Journal(tmp_path / "robot.sqlite") as journal:
             (step,) = journal.steps(after=9)
-            with pytest.raises(JournalError, match="is being written by another agent"):
+            with pytest.raises(JournalError, match="another agent"):
                 journal.append(step)
     first.learn(5, reset_num_timesteps=False)
     assert examine(tmp_path / "robot.sqlite").transitions == 15
     first.close_journal()
     second = make(tmp_path / "robot.sqlite").learn(1, reset_num_timesteps=False)
-    assert len(second._journal) == 16
+    assert second.num_timesteps == 16
     del second  # nor does an agent that nobody has any more keep its journal from others
     assert make(tmp_path / "robot.sqlite").num_timesteps == 16
 
@@ -663,9 +507,7 @@ def test_a_journal_that_is_closed(tmp_path):
         agent = BDPI("MlpPolicy", loop, journal=journal, **SMALL)
         agent.observe(1, agent.act(1), 0.0, 2, False, False)
     for _ in range(2):
-        with pytest.raises(
-            JournalError, match=r"robot\.sqlite is closed.*keep it open as long as its agent is at work"
-        ):
+        with pytest.raises(JournalError, match="is closed"):
             agent.observe(2, agent.act(2), 0.0, 3, False, False)
     assert len(agent.replay_buffer) == agent.num_timesteps == 1
 
@@ -718,7 +560,7 @@ def test_a_journal_that_is_moved_or_deleted_is_noticed(tmp_path, monkeypatch):
     agent.learn(1, reset_num_timesteps=False)
     path.rename(elsewhere)
     for _ in range(2):
-        with pytest.raises(JournalError, match=r"robot\.sqlite is no longer the journal.*moved, deleted or replaced"):
+        with pytest.raises(JournalError, match="no longer"):
             agent.learn(1, reset_num_timesteps=False)
     path.write_bytes(b"")  # somebody else's
     with pytest.raises(JournalError, match="no longer"):
@@ -733,18 +575,7 @@ def test_a_journal_that_is_moved_or_deleted_is_noticed(tmp_path, monkeypatch):
 def test_another_program_that_writes_is_noticed(tmp_path):
     """One that does not ask, or where nothing can be locked."""
     agent = make(tmp_path / "robot.sqlite").learn(10)
-    with contextlib.closing(sqlite3.connect(tmp_path / "robot.sqlite")) as connection:
-        names = "observation, action, reward, next_observation, terminated, truncated"
-        connection.execute(f"INSERT INTO transitions ({names}) SELECT {names} FROM transitions")
-        connection.commit()
+    names = "observation, action, reward, next_observation, terminated, truncated"
+    change(tmp_path / "robot.sqlite", f"INSERT INTO transitions ({names}) SELECT {names} FROM transitions")
     with pytest.raises(JournalError, match="another program writes"):
         agent.learn(1, reset_num_timesteps=False)
-
-
-def test_a_journal_can_be_copied(tmp_path):
-    agent = make(tmp_path / "robot.sqlite").learn(10)
-    agent.close_journal()
-    shutil.copyfile(tmp_path / "robot.sqlite", tmp_path / "copy.sqlite")
-    assert sorted(os.listdir(tmp_path)) == ["copy.sqlite", "robot.sqlite"]
-    with Journal(tmp_path / "copy.sqlite") as journal:
-        assert len(journal) == 10

@@ -1,6 +1,6 @@
 """Damaged journals, and files that only look like one: an error that says so, or no harm.
 
-BDPI_FUZZ=2000 in the environment tries longer.
+`make test-all` tries more of them, and BDPI_FUZZ=2000 in the environment still more.
 """
 
 import contextlib
@@ -12,13 +12,14 @@ import shutil
 import sqlite3
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from journals import read, same
 
 from bdpi import BDPI
 from bdpi.agents.journal import Journal, JournalError, Transition
@@ -27,6 +28,7 @@ from bdpi.agents.journal_info import examine
 from bdpi.envs import ControlLoop
 
 FUZZ = int(os.environ.get("BDPI_FUZZ", "240"))
+sizes = pytest.mark.parametrize("n", [54, pytest.param(FUZZ, marks=pytest.mark.full)])
 SPACE = spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "mode": spaces.Discrete(3)})
 ACTIONS = spaces.Discrete(4, start=1)
 PATIENCE = 30.0  # seconds for a file, on a busy machine; a file that claims to be huge must not take hours
@@ -185,7 +187,8 @@ def use(path: Path, number: int) -> bool:
     return intact
 
 
-def test_damaged_journals(tmp_path):
+@sizes
+def test_damaged_journals(n, tmp_path):
     whole = written(tmp_path / "robot.sqlite").read_bytes()
     bomb = tmp_path / "exploded"
     payload = pickle.dumps(Bomb(bomb))
@@ -197,19 +200,9 @@ def test_damaged_journals(tmp_path):
     def other(whole: bytes, rng: Rng) -> bytes:
         return changed(whole, rng, tmp_path, payload)
 
-    kinds: list[Callable[[bytes, Rng], bytes]] = [
-        flipped,
-        truncated,
-        overwritten,
-        lengthened,
-        of_another_version,
-        huge,
-        exploding,
-        other,
-        other,
-    ]
-    rng, intact = np.random.default_rng(0), 0
-    for number in range(FUZZ):
+    kinds = [flipped, truncated, overwritten, lengthened, of_another_version, huge, exploding, other, other]
+    rng, intact = np.random.default_rng(n), 0
+    for number in range(n):
         path = tmp_path / "damaged.sqlite"
         for file in tmp_path.glob("damaged.sqlite*"):
             file.unlink()
@@ -221,17 +214,18 @@ def test_damaged_journals(tmp_path):
             raise AssertionError(f"file {number}: {type(error).__name__}: {error}") from error
         assert time.monotonic() - began < PATIENCE, f"file {number}"
     assert not bomb.exists()
-    assert 0 < intact < FUZZ // 2
+    assert 0 < intact < n // 2
 
 
-def test_damaged_logs_of_a_robot_that_crashed(tmp_path):
+@sizes
+def test_damaged_logs_of_a_robot_that_crashed(n, tmp_path):
     """What is read from a damaged log is the beginning of what was written."""
     with Journal(tmp_path / "robot.sqlite", SPACE, ACTIONS) as journal:
         rewards = [step.reward for step in steps(120) if journal.append(step)]
         files = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    log, rng, lengths = files["robot.sqlite-wal"], np.random.default_rng(0), set()
-    kinds: list[Callable[[bytes, Rng], bytes]] = [flipped, truncated, overwritten, lengthened]
-    for number in range(FUZZ):
+    log, rng, lengths = files["robot.sqlite-wal"], np.random.default_rng(n), set()
+    kinds = [flipped, truncated, overwritten, lengthened]
+    for number in range(n):
         folder = tmp_path / "card"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -241,7 +235,7 @@ def test_damaged_logs_of_a_robot_that_crashed(tmp_path):
             found = [step.reward for step in journal.steps()]
             assert found == rewards[: len(found)]
             lengths.add(len(found))
-    assert len(lengths) > 10
+    assert len(lengths) > n // 24
     assert max(lengths) == 120
 
 
@@ -276,8 +270,9 @@ def rezipped(whole: bytes, rng: Rng, payload: bytes) -> bytes:
     return stream.getvalue()
 
 
+@sizes
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
-def test_damaged_exports(ending, tmp_path):
+def test_damaged_exports(ending, n, tmp_path):
     if ending == "parquet":
         pytest.importorskip("pyarrow")
     export, import_ = (export_npz, import_npz) if ending == "npz" else (export_parquet, import_parquet)
@@ -289,19 +284,24 @@ def test_damaged_exports(ending, tmp_path):
     def other(whole: bytes, rng: Rng) -> bytes:
         return rezipped(whole, rng, payload)
 
-    kinds: list[Callable[[bytes, Rng], bytes]] = [flipped, truncated, overwritten]
+    kinds = [flipped, truncated, overwritten]
     kinds += [other, other] if ending == "npz" else [lengthened]
-    rng, imported, target = np.random.default_rng(0), 0, tmp_path / "new.sqlite"
-    for number in range(FUZZ):
-        (tmp_path / "bad").write_bytes(kinds[number % len(kinds)](whole, rng))
+    import_(tmp_path / "good", tmp_path / "again.sqlite")
+    expected = read(tmp_path / "again.sqlite")
+    rng, imported, target = np.random.default_rng(n), 0, tmp_path / "new.sqlite"
+    for number in range(n):
+        damage = kinds[number % len(kinds)]
+        (tmp_path / "bad").write_bytes(damage(whole, rng))
         target.unlink(missing_ok=True)
         began = time.monotonic()
         try:
             imported += import_(tmp_path / "bad", target) == 120
+            if ending == "npz" and damage is not other:  # it has a checksum for everything but its directory
+                assert all(map(same, expected, read(target)))
         except JournalError:
             assert not target.exists()
         except BaseException as error:
             raise AssertionError(f"file {number}: {type(error).__name__}: {error}") from error
         assert time.monotonic() - began < PATIENCE, f"file {number}"
     assert not bomb.exists()
-    assert imported < FUZZ // 2
+    assert imported < n // 2

@@ -35,19 +35,19 @@ def learns(env_id: str, seed: int, steps: int, episodes: int, wanted: float, **s
     return stop.has_learned
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_frozen_lake():
     """Slippery, 8 x 8: a random policy reached the goal in 11 of 4000 episodes, here it is every second one of 30."""
     assert any(learns("FrozenLake8x8-v1", seed, steps=20_000, episodes=30, wanted=0.5, **PAPER) for seed in (4, 1, 2))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_cart_pole():
     """A random policy balances for 22 steps on average; no 20 of its 2000 episodes in a row had a mean above 31."""
     assert any(learns("CartPole-v1", seed, steps=8_000, episodes=20, wanted=150) for seed in (1, 2, 3))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_table_docks():
     """A random policy docks in 6 of 100 episodes of 2000 steps: three times in a row is 1 in 5000."""
     assert any(learns("TableLong-v0", seed, steps=15_000, episodes=3, wanted=100, **PAPER) for seed in (0, 2, 5))

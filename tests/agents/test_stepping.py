@@ -20,24 +20,25 @@ from torch import nn
 from bdpi import ABCDQN, BDPI, ActorMimic, BootstrappedDQN
 from bdpi.agents import Ensemble, TabularBDPI
 from bdpi.envs import ControlLoop
+from small import epochs_of
 
-SMALL: dict[str, Any] = {
-    "n_critics": 3,
-    "batch_size": 16,
-    "critic_iterations": 2,
-    "fit_steps": 3,
-    "policy_kwargs": {"net_arch": [16]},
-}
+SMALL: dict[str, Any] = {"n_critics": 3, "batch_size": 16, "critic_iterations": 2, "fit_steps": 3}
+SMALL |= {"policy_kwargs": {"net_arch": [16]}}
 BOX = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 
 
-def spaces_of(env_id: str) -> ControlLoop:
+def loop(env_id: str = "CartPole-v1") -> ControlLoop:
     env = gym.make(env_id)
     return ControlLoop(env.observation_space, env.action_space)
 
 
-def drive(agent: Ensemble, env: gym.Env, steps: int, seed: int, learns: bool = True) -> None:
-    """The control loop of somebody else."""
+def quick(agent_class: type[Ensemble] = BDPI, env: Any = None, **arguments: Any) -> Any:
+    return agent_class("MlpPolicy", env or loop(), **{"seed": 0, **SMALL, **arguments})
+
+
+def drive(agent: Ensemble, steps: int, seed: int = 0, learns: bool = True, env_id: str = "CartPole-v1") -> None:
+    """A control loop outside of the agent."""
+    env = gym.make(env_id)
     observation, _ = env.reset(seed=seed)
     for _ in range(steps):
         action = agent.act(observation)
@@ -54,29 +55,25 @@ def state_of(agent: Ensemble) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in agent.agent_learner.learner.state_dict().items()}
 
 
-@pytest.mark.parametrize("agent_class", [BDPI, ActorMimic, ABCDQN])
+@pytest.mark.parametrize("agent_class", [BDPI, ActorMimic, ABCDQN, TabularBDPI])
 def test_step_by_step_as_by_itself(agent_class):
-    by_itself = agent_class("MlpPolicy", "CartPole-v1", seed=3, **SMALL).learn(120)
-    step_by_step = agent_class("MlpPolicy", spaces_of("CartPole-v1"), seed=3, **SMALL)
-    drive(step_by_step, gym.make("CartPole-v1"), 120, seed=3)
+    env_id = "FrozenLake-v1" if agent_class is TabularBDPI else "CartPole-v1"
+    small = {} if agent_class is TabularBDPI else SMALL
+    by_itself, step_by_step = (agent_class("MlpPolicy", env, seed=3, **small) for env in (env_id, loop(env_id)))
+    by_itself.learn(320 if agent_class is TabularBDPI else 120)
+    drive(step_by_step, by_itself.num_timesteps, seed=3, env_id=env_id)
     assert state_of(step_by_step) == state_of(by_itself)
-    assert step_by_step.num_timesteps == 120
+    assert step_by_step.num_timesteps == by_itself.num_timesteps
     assert step_by_step._episode_num == by_itself._episode_num
 
 
-def test_tables_step_by_step():
-    agent = TabularBDPI("MlpPolicy", spaces_of("FrozenLake-v1"), seed=0, batch_size=16)
-    drive(agent, gym.make("FrozenLake-v1"), 60, seed=0)
-    assert len(agent.replay_buffer) == 60
-
-
 def test_both_ways_mixed(tmp_path):
-    agent = BDPI("MlpPolicy", "CartPole-v1", seed=0, **SMALL).learn(40)
-    drive(agent, gym.make("CartPole-v1"), 40, seed=1)
+    agent = quick(env="CartPole-v1").learn(40)
+    drive(agent, 40, seed=1)
     agent.learn(40, reset_num_timesteps=False)
     assert agent.num_timesteps == len(agent.replay_buffer) == 120
     agent.save(tmp_path / "agent")
-    loaded = BDPI.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
+    loaded = BDPI.load(tmp_path / "agent", env=loop())
     assert state_of(loaded) == state_of(agent)
     assert loaded.act(np.zeros(4, np.float32)) in (0, 1)
 
@@ -87,9 +84,9 @@ def test_a_loaded_agent_goes_on_exactly(agent_class, where, tmp_path):
     """Same actions, same networks: also which critic an episode follows is in the file."""
     is_table = agent_class is TabularBDPI
     space = spaces.Discrete(6) if is_table else spaces.Box(-1, 1, (2,), np.float32)
-    loop = ControlLoop(space, spaces.Discrete(3))
+    system = ControlLoop(space, spaces.Discrete(3))
     small = {key: value for key, value in SMALL.items() if not is_table or key not in ("fit_steps", "policy_kwargs")}
-    saved = agent_class("MlpPolicy", loop, seed=0, **{**small, "n_critics": 8, "buffer_size": 30})
+    saved = agent_class("MlpPolicy", system, seed=0, **{**small, "n_critics": 8, "buffer_size": 30})
     space.seed(0)
 
     def step(agents: list[Ensemble], number: int) -> list[int]:
@@ -104,7 +101,7 @@ def test_a_loaded_agent_goes_on_exactly(agent_class, where, tmp_path):
     for number in range(done):
         step([saved], number)
     saved.save(tmp_path / "agent", include_buffer=True)
-    loaded = agent_class.load(tmp_path / "agent", env=loop)
+    loaded = agent_class.load(tmp_path / "agent", env=system)
     for number in range(done, done + 40):
         first, second = step([saved, loaded], number)
         assert first == second
@@ -113,12 +110,12 @@ def test_a_loaded_agent_goes_on_exactly(agent_class, where, tmp_path):
 
 
 def test_an_agent_changes_from_one_system_to_several_and_back(tmp_path):
-    agent = ABCDQN("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
-    drive(agent, gym.make("CartPole-v1"), 20, seed=0)
+    agent = quick(ABCDQN)
+    drive(agent, 20)
     agent.save(tmp_path / "agent")
     agent = ABCDQN.load(tmp_path / "agent", env=DummyVecEnv([lambda: gym.make("CartPole-v1")] * 3))
     agent.learn(30, reset_num_timesteps=False).save(tmp_path / "agent")
-    agent = ABCDQN.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
+    agent = ABCDQN.load(tmp_path / "agent", env=loop())
     assert agent.act(np.zeros(4, np.float32)) in (0, 1)
     assert len(agent.actions.followed) == 1
 
@@ -126,30 +123,19 @@ def test_an_agent_changes_from_one_system_to_several_and_back(tmp_path):
 @pytest.mark.parametrize("agent_class", [BDPI, ABCDQN])
 def test_a_journal_in_the_place_of_a_saved_memory_is_exact(agent_class, tmp_path):
     """As long as the memory is not full: then its transitions are in another order."""
-    agents = [agent_class("MlpPolicy", spaces_of("CartPole-v1"), seed=0, journal=tmp_path / "robot.sqlite", **SMALL)]
-    drive(agents[0], gym.make("CartPole-v1"), 47, seed=0)
+    agents = [quick(agent_class, journal=tmp_path / "robot.sqlite")]
+    drive(agents[0], 47)
     agents[0].save(tmp_path / "agent")
     agents[0].close_journal()
     agents[0].collector.journal = None
-    loop = spaces_of("CartPole-v1")
-    agents.append(agent_class.load(tmp_path / "agent", env=loop, journal=tmp_path / "robot.sqlite"))
+    agents.append(agent_class.load(tmp_path / "agent", env=loop(), journal=tmp_path / "robot.sqlite"))
     for agent in agents:
-        drive(agent, gym.make("CartPole-v1"), 40, seed=1)
+        drive(agent, 40, seed=1)
     assert state_of(agents[0]) == state_of(agents[1])
 
 
-def test_agents_of_earlier_versions_begin_an_episode(tmp_path):
-    """Their files do not say whether one was going on."""
-    agent = ABCDQN("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
-    drive(agent, gym.make("CartPole-v1"), 20, seed=0)
-    agent.save(tmp_path / "agent", exclude=["_begun"])
-    loaded = ABCDQN.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
-    assert loaded.act(np.zeros(4, np.float32)) in (0, 1)
-
-
 def test_what_was_really_done_is_remembered():
-    loop = ControlLoop(BOX, spaces.Discrete(3, start=5))
-    agent = BDPI("MlpPolicy", loop, seed=0, gamma=0.9, **SMALL)
+    agent = quick(env=ControlLoop(BOX, spaces.Discrete(3, start=5)), gamma=0.9)
     seen = np.zeros(4, np.float32)
     assert agent.act(seen) in (5, 6, 7)
     agent.observe(seen, 6, 1.5, seen + 1, False, False)
@@ -164,7 +150,7 @@ def test_what_was_really_done_is_remembered():
 
 
 def test_masks():
-    agent = BDPI("MlpPolicy", ControlLoop(BOX, spaces.Discrete(3)), seed=0, **SMALL)
+    agent = quick(env=ControlLoop(BOX, spaces.Discrete(3)))
     seen = np.zeros(4, np.float32)
     assert {agent.act(seen, mask=[0, 0, 1]) for _ in range(20)} == {2}
     with pytest.raises(ValueError, match="give observe next_mask"):
@@ -179,81 +165,50 @@ def test_masks():
         agent.act(seen, mask=[0, 0, 0])
 
 
-def test_a_step_without_masks_allows_everything_also_where_a_masked_one_was():
-    agent = BDPI(
-        "MlpPolicy", ControlLoop(BOX, spaces.Discrete(2)), seed=0, **{**SMALL, "buffer_size": 8, "batch_size": 8}
-    )
-    seen = np.zeros(4, np.float32)
-    for _ in range(8):
-        agent.observe(seen, agent.act(seen, mask=[1, 0]), 0, seen, False, False, next_mask=[1, 0])
-    for _ in range(8):
-        assert not agent.replay_buffer.transitions().masks.all()
-        agent.observe(seen, agent.act(seen), 0, seen, False, False)
-    held = agent.replay_buffer.transitions()
-    assert held.masks.all()
-    assert held.next_masks.all()
-
-
-GOOD: dict[str, Any] = {
-    "observation": np.zeros(4, np.float32),
-    "executed_action": 0,
-    "reward": 0.0,
-    "next_observation": np.zeros(4, np.float32),
-    "terminated": False,
-    "truncated": False,
-}
+SEEN = np.zeros(4, np.float32)
+GOOD: dict[str, Any] = {"observation": SEEN, "executed_action": 0, "reward": 0.0, "next_observation": SEEN}
+GOOD |= {"terminated": False, "truncated": False}
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
         ({"reward": np.nan}, "reward.*not finite"),
-        ({"next_observation": np.array([0, np.inf, 0, 0])}, "next observation.*not finite"),
-        ({"observation": np.zeros(3)}, r"shape \(4,\)"),
-        ({"observation": "left"}, r"shape \(4,\)"),
         ({"reward": 1e300}, "reward.*not finite"),
         ({"reward": "much"}, "reward must be a number"),
+        ({"next_observation": np.array([0, np.inf, 0, 0])}, "next observation.*not finite"),
+        ({"observation": np.zeros(3)}, "shape"),
+        ({"observation": "left"}, "shape"),
         ({"observation": np.full(4, 1e300)}, "float32, the type of its space, cannot"),
-        ({"executed_action": 3}, "^executed_action is 3, which is not an action"),
-        ({"executed_action": 0.5}, "^executed_action must be one whole number"),
-        ({"discount": 2}, "^discount must be a number"),
-        ({"terminated": "no"}, "^terminated must be True or False, got 'no'"),
-        ({"terminated": None}, "^terminated must be True or False"),
-        ({"truncated": 2}, "^truncated must be True or False, got 2"),
-        ({"truncated": [False]}, "^truncated must be True or False"),
+        ({"executed_action": 3}, "executed_action is 3"),
+        ({"executed_action": 0.5}, "executed_action must be"),
+        ({"discount": 2}, "discount must be"),
         ({"next_mask": [1, 1]}, "zeros and ones"),
+        *(({"terminated": odd}, "terminated must be True or False") for odd in ("no", None, 2, [False])),
+        *(({"truncated": odd}, "truncated must be True or False") for odd in ("no", None, 2, [False])),
     ],
 )
 def test_nonsense_is_refused_and_nothing_is_lost(bad, message):
-    agent = BDPI("MlpPolicy", ControlLoop(BOX, spaces.Discrete(3)), seed=0, **SMALL)
-    agent.observe(**GOOD)
+    agent = quick(env=ControlLoop(BOX, spaces.Discrete(3)))
+    truths = (True, np.True_, 1, np.int64(1), np.array(True))
+    for truth in truths:
+        agent.observe(**{**GOOD, "terminated": truth})
     with pytest.raises(ValueError, match=message):
         agent.observe(**{**GOOD, **bad})
-    assert len(agent.replay_buffer) == agent.num_timesteps == 1
-
-
-@pytest.mark.parametrize("truth", [True, np.True_, 1, np.int64(1), np.array(True)])
-def test_truth_has_several_forms(truth):
-    agent = BDPI("MlpPolicy", ControlLoop(BOX, spaces.Discrete(3)), seed=0, **SMALL)
-    agent.observe(**{**GOOD, "terminated": truth})
-    assert agent.replay_buffer.transitions().discounts.tolist() == [0]
-
-
-def test_numbers_that_would_become_others():
-    agent = BDPI("MlpPolicy", ControlLoop(spaces.Box(0, 255, (2,), np.uint8), spaces.Discrete(2)), **SMALL)
-    assert agent.act(np.array([255.0, 0.0])) in (0, 1)
-    for bad in ([300.0, 0.0], [0.7, 0.0]):
-        with pytest.raises(ValueError, match="uint8, the type of its space, cannot"):
-            agent.act(np.array(bad))
+    assert agent.replay_buffer.transitions().discounts.tolist() == [0] * agent.num_timesteps == [0] * len(truths)
 
 
 def test_a_control_loop_has_no_steps():
-    agent = BDPI("MlpPolicy", ControlLoop(BOX, spaces.Discrete(3)), **SMALL)
-    with pytest.raises(RuntimeError, match="act, observe and learn_once"):
+    agent = quick(env=ControlLoop(BOX, spaces.Discrete(3)))
+    with pytest.raises(RuntimeError, match="learn_once"):
         agent.learn(10)
     several = BDPI("MlpPolicy", DummyVecEnv([lambda: gym.make("CartPole-v1")] * 2), **SMALL)
     with pytest.raises(ValueError, match="one system at a time"):
         several.act(np.zeros(4, np.float32))
+    with pytest.raises(ValueError, match="train_freq"):
+        quick(env="CartPole-v1", train_freq=(1, "episode")).start_learning()
+    with pytest.raises(ValueError, match="ABCDQN"):
+        quick(ABCDQN).start_learning()
 
 
 def test_dict_observations():
@@ -265,6 +220,11 @@ def test_dict_observations():
     assert agent.learn_once()
     with pytest.raises(ValueError, match="keys arm, mode"):
         agent.act({"arm": np.zeros(2)})
+    whole = BDPI("MlpPolicy", ControlLoop(spaces.Box(0, 255, (2,), np.uint8), spaces.Discrete(2)), **SMALL)
+    assert whole.act(np.array([255.0, 0.0])) in (0, 1)
+    for bad in ([300.0, 0.0], [0.7, 0.0]):  # numbers that would become others
+        with pytest.raises(ValueError, match="uint8"):
+            whole.act(np.array(bad))
 
 
 PICTURE = spaces.Box(0, 255, (36, 40, 3), np.uint8)
@@ -301,7 +261,7 @@ def test_pictures_as_the_camera_gives_them(space):
     agent.add_demonstrations([(seen, 0, 0.0, following, False, False)] * 4)
     assert agent.learn_once()
     small_picture = {**seen, "eye": seen["eye"][1:]} if isinstance(seen, dict) else seen[1:]
-    with pytest.raises(ValueError, match=r"shape \(3, 36, 40\), got shape \(35, 40, 3\)"):
+    with pytest.raises(ValueError, match="shape"):
         agent.act(small_picture)
 
 
@@ -310,7 +270,7 @@ def test_normalization_follows_what_is_observed():
         return VecNormalize(DummyVecEnv([lambda: Monitor(gym.make("CartPole-v1"))]))
 
     agent = BDPI("MlpPolicy", make(), seed=0, **SMALL)
-    drive(agent, gym.make("CartPole-v1"), 50, seed=0)
+    drive(agent, 50)
     statistics = agent.get_vec_normalize_env().obs_rms
     assert statistics.count == pytest.approx(50, abs=0.1)
     stored = agent.replay_buffer.transitions().next_observations
@@ -321,32 +281,39 @@ def test_normalization_follows_what_is_observed():
 
 
 def test_learning_while_acting():
-    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+    agent = quick()
     seen = np.zeros(4, np.float32)
     before = agent.policy.probabilities(seen[None])
     agent.start_learning()
-    with pytest.raises(RuntimeError, match="in the background already"):
+    with pytest.raises(RuntimeError, match="background"):
         agent.start_learning()
-    with pytest.raises(RuntimeError, match="in the background already"):
+    with pytest.raises(RuntimeError, match="background"):
         agent.learn_once()
-    drive(agent, gym.make("CartPole-v1"), 100, seed=0, learns=False)
+    drive(agent, 100, learns=False)
     deadline = time.monotonic() + 60
-    while agent._n_updates < 60 and time.monotonic() < deadline:
+    while epochs_of(agent) < 60 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert agent._n_updates >= 60
+    assert epochs_of(agent) >= 60
     agent.stop_learning()
     # never more epochs than learn() would have made, and none after stop_learning
-    made = agent._n_updates
+    made = epochs_of(agent)
     assert 60 <= made <= 85  # learning starts at a batch of 16
     assert made + agent.epochs_due == 85
     time.sleep(0.1)
-    assert agent._n_updates == made
+    assert epochs_of(agent) == made
     assert len(agent.replay_buffer) == 100
     assert not np.array_equal(agent.policy.probabilities(seen[None]), before)
     found, expected = agent.policy.probabilities(seen[None]), agent.agent_learner.behaviour(seen[None])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert agent.learn_once()
     agent.stop_learning()  # nothing to stop
+    by_itself = quick(env="CartPole-v1", asynchronous=True).learn(200)
+    assert by_itself.num_timesteps == len(by_itself.replay_buffer) == 200
+    assert (epochs_of(by_itself), by_itself.epochs_due) == (185, 0)
+    assert not by_itself._background.is_running
+    assert threading.active_count() < 20
+    by_itself.learn(50, reset_num_timesteps=False)
+    assert len(by_itself.replay_buffer) == 250
 
 
 class Slow(BDPI):
@@ -357,79 +324,62 @@ class Slow(BDPI):
         time.sleep(0.02)
 
 
-def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path):
-    agent = Slow("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
+def interrupt(*arguments: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path, monkeypatch):
+    agent = quick(Slow)
     assert agent.epochs_due == 0
     agent.start_learning()
-    drive(agent, gym.make("CartPole-v1"), 60, seed=0, learns=False)
+    drive(agent, 60, learns=False)
     assert agent.epochs_due > 20
     agent.save(tmp_path / "agent", include_buffer=True)
     agent.stop_learning()
     left = agent.epochs_due
     assert left > 20
-    assert agent._n_updates + left == 45  # as many as learn() makes of 60 steps, which begins at a batch of 16
+    assert epochs_of(agent) + left == 45  # as many as learn() makes of 60 steps, which begins at a batch of 16
+    agent.save(tmp_path / "without memory")
     assert agent.learn_once()
     assert agent.epochs_due == left - 1
-    agent.start_learning()  # goes on with them
-    agent.stop_learning(finish=True)
-    assert agent.epochs_due == 0
-    assert agent._n_updates == 45
-    loaded = Slow.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
-    assert loaded._n_updates + loaded.epochs_due == 45
+    for each in (agent, Slow.load(tmp_path / "agent", env=loop())):  # both go on with them
+        assert epochs_of(each) + each.epochs_due == 45
+        each.start_learning()
+        each.stop_learning(finish=True)
+        assert (each.epochs_due, epochs_of(each)) == (0, 45)
+    loaded = Slow.load(tmp_path / "without memory", env=loop())
     loaded.start_learning()
     loaded.stop_learning(finish=True)
-    assert loaded._n_updates == 45
-
-
-def test_epochs_that_are_due_wait_for_experience(tmp_path):
-    agent = Slow("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
-    agent.start_learning()
-    drive(agent, gym.make("CartPole-v1"), 60, seed=0, learns=False)
-    agent.stop_learning()
-    agent.save(tmp_path / "agent")  # without its memory
-    loaded = Slow.load(tmp_path / "agent", env=spaces_of("CartPole-v1"))
-    due = agent.epochs_due
+    assert loaded.epochs_due == left  # they wait for experience
     loaded.start_learning()
+    drive(loaded, 16, learns=False)
     loaded.stop_learning(finish=True)
-    assert loaded.epochs_due == due > 20
-    loaded.start_learning()
-    drive(loaded, gym.make("CartPole-v1"), 16, seed=0, learns=False)
-    loaded.stop_learning(finish=True)
-    assert loaded._n_updates == 46
-
-
-def test_parts_of_epochs_are_not_waited_for():
-    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, train_freq=4, **SMALL)
-    agent.start_learning()
-    drive(agent, gym.make("CartPole-v1"), 22, seed=0, learns=False)
-    agent.stop_learning(finish=True)
-    assert agent._n_updates == 1  # of seven quarters
-    agent.start_learning()
-    agent.observe(**GOOD)
-    agent.stop_learning(finish=True)
-    assert agent._n_updates == 2
-
-
-def test_whoever_is_interrupted_while_the_rest_is_learned_can_stop(monkeypatch):
-    agent = Slow("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
-    agent.start_learning()
-    drive(agent, gym.make("CartPole-v1"), 60, seed=0, learns=False)
-
-    def interrupt(most: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(agent._background, "wait_until_due", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        agent.stop_learning(finish=True)
-    agent.stop_learning()
-    assert agent._n_updates + agent.epochs_due == 45
+    assert epochs_of(loaded) == 46
+    impatient = quick(Slow)
+    impatient.start_learning()
+    drive(impatient, 60, learns=False)
+    with monkeypatch.context() as patch:  # interrupted while the rest is learned, it can be stopped
+        patch.setattr(impatient._background, "wait_until_due", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            impatient.stop_learning(finish=True)
+    impatient.stop_learning()
+    assert epochs_of(impatient) + impatient.epochs_due == 45
+    quarters = quick(train_freq=4)
+    quarters.start_learning()
+    drive(quarters, 22, learns=False)
+    quarters.stop_learning(finish=True)
+    assert epochs_of(quarters) == 1  # of seven quarters: parts of epochs are not waited for
+    quarters.start_learning()
+    quarters.observe(**GOOD)
+    quarters.stop_learning(finish=True)
+    assert epochs_of(quarters) == 2
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no timers that interrupt")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted where nobody can be told
 def test_whoever_is_interrupted_while_learning_starts_can_start_again():
-    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
-    drive(agent, gym.make("CartPole-v1"), 20, seed=0, learns=False)
+    agent = quick()
+    drive(agent, 20, learns=False)
     usual, before, interrupted = sys.getswitchinterval(), signal.getsignal(signal.SIGALRM), 0
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
@@ -450,11 +400,11 @@ def test_whoever_is_interrupted_while_learning_starts_can_start_again():
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted > 0
-    made = agent._n_updates
+    made = epochs_of(agent)
     agent.start_learning()
-    drive(agent, gym.make("CartPole-v1"), 5, seed=1, learns=False)
+    drive(agent, 5, seed=1, learns=False)
     agent.stop_learning(finish=True)
-    assert agent._n_updates == made + 5
+    assert epochs_of(agent) == made + 5
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
@@ -480,9 +430,12 @@ def test_acting_without_pytorch_is_acting_the_same(space, activation):
     agent.start_learning()
     check()
     assert agent.act(seen[0]) in (0, 1, 2)
-    for observation in seen:
+    answers = set()
+    for number, observation in enumerate([*seen, *seen], 1):
         agent.observe(observation, 0, 1.0, observation, False, False)
-    agent._background.wait_until_due(0)
+        agent._background.wait_until_due(0)
+        answers.add(agent.policy.probabilities(seen).tobytes())
+        assert len(answers) == max(1, number - 14)  # every epoch is published, from the first batch on
     check()
     agent.stop_learning()
     check()
@@ -492,22 +445,9 @@ def test_acting_without_pytorch_is_acting_the_same(space, activation):
     check()
 
 
-def test_every_epoch_is_published():
-    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
-    drive(agent, gym.make("CartPole-v1"), 20, seed=0, learns=False)
-    agent.start_learning()
-    seen, answers = np.zeros(4, np.float32), set()
-    for _ in range(30):
-        agent.observe(seen, 0, 0.0, seen, False, False)
-        agent._background.wait_until_due(0)
-        answers.add(agent.policy.probabilities(seen[None]).tobytes())
-    agent.stop_learning()
-    assert len(answers) == 30
-
-
 def test_a_failure_in_the_background_surfaces(monkeypatch):
-    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
-    drive(agent, gym.make("CartPole-v1"), 20, seed=0, learns=False)
+    agent = quick()
+    drive(agent, 20, learns=False)
 
     def fail(*arguments: Any) -> None:
         raise ValueError("learning diverged")
@@ -516,43 +456,32 @@ def test_a_failure_in_the_background_surfaces(monkeypatch):
     agent.start_learning()
     agent.observe(**GOOD)
     agent._background._thread.join(30)
-    with pytest.raises(RuntimeError, match="learning diverged"):
-        agent.act(GOOD["observation"])
-    with pytest.raises(RuntimeError, match="learning diverged"):
-        agent.observe(**GOOD)
-    with pytest.raises(RuntimeError, match="learning diverged"):
-        agent.stop_learning()
+    for call in (lambda: agent.act(SEEN), lambda: agent.observe(**GOOD), agent.stop_learning):
+        with pytest.raises(RuntimeError, match="learning diverged"):
+            call()
     assert len(agent.replay_buffer) == 21
-    assert agent.act(GOOD["observation"]) in (0, 1)
+    assert agent.act(SEEN) in (0, 1)
 
 
-def test_learn_in_the_background():
-    agent = BDPI("MlpPolicy", "CartPole-v1", seed=0, asynchronous=True, **SMALL).learn(200)
-    assert agent.num_timesteps == len(agent.replay_buffer) == 200
-    assert agent._n_updates == 185  # learning starts at a batch of 16
-    assert agent.epochs_due == 0
-    assert not agent._background.is_running
-    assert threading.active_count() < 20
-    agent.learn(50, reset_num_timesteps=False)
-    assert len(agent.replay_buffer) == 250
-
-
-def test_saving_while_learning(tmp_path):
-    agent = BDPI("MlpPolicy", "CartPole-v1", seed=0, **SMALL)
+def test_saving_while_learning_and_not_what_has_diverged(tmp_path):
+    agent = quick(env="CartPole-v1")
     agent.start_learning()
     for number in range(5):
-        drive(agent, gym.make("CartPole-v1"), 30, seed=number, learns=False)
+        drive(agent, 30, seed=number, learns=False)
         agent.save(tmp_path / "agent")
         with agent.learning_paused():
             held = len(agent.replay_buffer)
             loaded = BDPI.load(tmp_path / "agent")
-        assert held == 30 * (number + 1)
-        assert loaded.num_timesteps == held
+        assert loaded.num_timesteps == held == 30 * (number + 1)
         # actor and learner of the file belong together
         seen = np.zeros((1, 4), np.float32)
         found, expected = loaded.policy.probabilities(seen), loaded.agent_learner.behaviour(seen)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
     agent.stop_learning()
+    agent.agent_learner.learner.state.critics.parameters[:] = np.nan
+    with pytest.raises(ValueError, match="diverged"):
+        agent.save(tmp_path / "agent")
+    assert BDPI.load(tmp_path / "agent").num_timesteps == 150  # the good one is still there
 
 
 class Watched(BDPI):
@@ -572,8 +501,8 @@ class Watched(BDPI):
 
 def test_nobody_waits_for_the_memory_to_be_saved(tmp_path, monkeypatch):
     """What is observed while it is copied waits in a queue; the file has what came before, and only that."""
-    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
-    drive(agent, gym.make("CartPole-v1"), 10, seed=0, learns=False)
+    agent = quick()
+    drive(agent, 10, learns=False)
     agent.start_learning()
     copy, in_time = agent.replay_buffer.held, []
 
@@ -595,14 +524,14 @@ def test_nobody_waits_for_the_memory_to_be_saved(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("what", ["set_parameters", "load_replay_buffer", "set_env", "set_random_seed"])
 def test_whoever_changes_an_agent_waits_for_the_epoch(what, tmp_path):
-    agent, other = (Watched("MlpPolicy", spaces_of("CartPole-v1"), seed=seed, **SMALL) for seed in (0, 1))
+    agent, other = (Watched("MlpPolicy", loop(), seed=seed, **SMALL) for seed in (0, 1))
     for each in (agent, other):
-        drive(each, gym.make("CartPole-v1"), 20, seed=0, learns=False)
+        drive(each, 20, learns=False)
     other.save_replay_buffer(tmp_path / "memory")
     changes = {
         "set_parameters": lambda: agent.set_parameters(other.get_parameters()),
         "load_replay_buffer": lambda: agent.load_replay_buffer(tmp_path / "memory"),
-        "set_env": lambda: agent.set_env(VecNormalize(DummyVecEnv([lambda: spaces_of("CartPole-v1")]))),
+        "set_env": lambda: agent.set_env(VecNormalize(DummyVecEnv([lambda: loop()]))),
         "set_random_seed": lambda: agent.set_random_seed(7),
     }
     agent.start_learning()
@@ -611,12 +540,12 @@ def test_whoever_changes_an_agent_waits_for_the_epoch(what, tmp_path):
         time.sleep(0.01)  # an epoch has begun
         changes[what]()
     agent.stop_learning()
-    assert agent._n_updates > 3
+    assert epochs_of(agent) > 3
     assert agent.disturbed == 0
 
 
 def test_parameters_that_are_set_while_learning_act_and_are_learned_from():
-    agent, other = (BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=seed, **SMALL) for seed in (0, 1))
+    agent, other = (BDPI("MlpPolicy", loop(), seed=seed, **SMALL) for seed in (0, 1))
     seen = np.zeros((1, 4), np.float32)
     wanted = other.policy.probabilities(seen)
     for parameters in (other.get_parameters(), {"policy": other.get_parameters()["policy"]}):
@@ -628,14 +557,14 @@ def test_parameters_that_are_set_while_learning_act_and_are_learned_from():
         np.testing.assert_allclose(agent.agent_learner.behaviour(seen), wanted, rtol=1e-5)
         agent.stop_learning()
         np.testing.assert_array_equal(agent.policy.probabilities(seen), wanted)
-        agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=2, **SMALL)
+        agent = BDPI("MlpPolicy", loop(), seed=2, **SMALL)
 
 
 def test_an_agent_that_nobody_has_any_more_is_gone(tmp_path):
     usual = sys.getswitchinterval()
-    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), journal=tmp_path / "robot.sqlite", **SMALL)
+    agent = BDPI("MlpPolicy", loop(), journal=tmp_path / "robot.sqlite", **SMALL)
     agent.start_learning()
-    drive(agent, gym.make("CartPole-v1"), 200, seed=0, learns=False)
+    drive(agent, 200, learns=False)
     thread, reference = agent._background._thread, weakref.ref(agent)
     del agent
     thread.join(10)
@@ -651,61 +580,44 @@ def test_autosave_before_there_is_anything_to_learn_from(tmp_path):
     """Fewer transitions than a batch, or none."""
 
     def make(name: str, env: Any = None, **arguments: Any) -> BDPI:
-        files = {"autosave": tmp_path / name, "autosave_minutes": 1e-9}
-        return BDPI("MlpPolicy", env or spaces_of("CartPole-v1"), **files, **{**SMALL, **arguments})
+        return quick(env=env, autosave=tmp_path / name, autosave_minutes=1e-9, **arguments)
+
+    def steps_of(name: str) -> int:
+        return BDPI.load(tmp_path / name).num_timesteps
 
     agent = make("in turn.zip")
     agent.observe(**GOOD)
     assert not agent.learn_once()
-    assert BDPI.load(tmp_path / "in turn.zip").num_timesteps == 1
+    assert steps_of("in turn.zip") == 1
     make("by itself.zip", "CartPole-v1").learn(10)
-    assert BDPI.load(tmp_path / "by itself.zip").num_timesteps == 10
+    assert steps_of("by itself.zip") == 10
     make("without learning.zip", "CartPole-v1", gradient_steps=0).learn(20)
-    assert BDPI.load(tmp_path / "without learning.zip").num_timesteps == 20
+    assert steps_of("without learning.zip") == 20
     agent = make("in the background.zip")
     agent.start_learning()
     deadline = time.monotonic() + 30
     while not (tmp_path / "in the background.zip").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     agent.stop_learning()
-    assert BDPI.load(tmp_path / "in the background.zip").num_timesteps == 0
+    assert steps_of("in the background.zip") == 0
+    shown = make("shown.zip", journal=tmp_path / "robot.sqlite")  # demonstrations are saved, too
+    shown.add_demonstrations([(SEEN, 0, 0.0, SEEN, False, False)] * 20)
+    drive(shown, 30)
+    shown.close_journal()
+    loaded = BDPI.load(tmp_path / "shown.zip", env=loop(), journal=tmp_path / "robot.sqlite")
+    assert loaded.replay_buffer.n_demonstrations == 20
+    assert len(loaded.replay_buffer) == loaded.num_timesteps == 30
 
 
 def test_a_failed_autosave_does_not_stop_a_robot(tmp_path):
     (tmp_path / "file").write_text("in the way")
     path = tmp_path / "file" / "agent.zip"
-    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), autosave=path, autosave_minutes=1e-9, **SMALL)
-    drive(agent, gym.make("CartPole-v1"), 16, seed=0, learns=False)
-    with pytest.warns(RuntimeWarning, match=r"autosave to .* failed: .* tried again"):
+    agent = BDPI("MlpPolicy", loop(), autosave=path, autosave_minutes=1e-9, **SMALL)
+    drive(agent, 16, learns=False)
+    with pytest.warns(RuntimeWarning, match="autosave to"):
         assert agent.learn_once()
-    with pytest.raises(ValueError, match="autosave must be the path of a file, got True"):
-        BDPI("MlpPolicy", spaces_of("CartPole-v1"), autosave=True, **SMALL)
-
-
-def test_demonstrations_are_autosaved(tmp_path):
-    files = {"journal": tmp_path / "robot.sqlite", "autosave": tmp_path / "agent.zip", "autosave_minutes": 1e-9}
-    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), **files, **SMALL)
-    agent.add_demonstrations([tuple(GOOD.values())] * 20)
-    drive(agent, gym.make("CartPole-v1"), 30, seed=0)
-    agent.close_journal()
-    loaded = BDPI.load(tmp_path / "agent.zip", env=spaces_of("CartPole-v1"), journal=tmp_path / "robot.sqlite")
-    assert loaded.replay_buffer.n_demonstrations == 20
-    assert len(loaded.replay_buffer) == loaded.num_timesteps == 30
-
-
-def test_an_agent_that_has_diverged_does_not_replace_a_good_one(tmp_path):
-    agent = BDPI("MlpPolicy", spaces_of("CartPole-v1"), seed=0, **SMALL)
-    agent.save(tmp_path / "agent")
-    agent.agent_learner.learner.state.critics.parameters[:] = np.nan
-    with pytest.raises(ValueError, match=r"not saved, because learner\.critics.*diverged"):
-        agent.save(tmp_path / "agent")
-    BDPI.load(tmp_path / "agent")
-
-
-def test_learning_by_episodes_is_refused_at_once():
-    agent = BDPI("MlpPolicy", "CartPole-v1", train_freq=(1, "episode"), **SMALL)
-    with pytest.raises(ValueError, match="give train_freq a number of steps"):
-        agent.start_learning()
+    with pytest.raises(ValueError, match="autosave"):
+        BDPI("MlpPolicy", loop(), autosave=True, **SMALL)
 
 
 @pytest.mark.parametrize("how", ["end", "interrupt"])
@@ -725,8 +637,3 @@ if sys.argv[1] == "interrupt":
     done = subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, timeout=120)
     assert "terminate called" not in done.stderr
     assert done.returncode == (0 if how == "end" else -2 if done.returncode < 0 else 130), done.stderr
-
-
-def test_who_has_no_actor_cannot_learn_while_it_acts():
-    with pytest.raises(ValueError, match="ABCDQN cannot learn while it acts"):
-        ABCDQN("MlpPolicy", "CartPole-v1", **SMALL).start_learning()

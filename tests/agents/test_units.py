@@ -32,7 +32,7 @@ class InUnits(gym.Wrapper):
 UNITS = [(2.0**12, 1.0), (2.0**-12, 2.0**12), (1.0, 2.0**-12)]
 
 
-@pytest.mark.parametrize("units", UNITS)
+@pytest.mark.parametrize("units", [UNITS[1], *(pytest.param(units, marks=pytest.mark.full) for units in UNITS[::2])])
 @pytest.mark.parametrize(
     ("agent_class", "settings"),
     [
@@ -133,12 +133,8 @@ def test_a_normalizer_takes_the_place_of_scales():
 
 
 def test_rewards_have_a_size_from_the_first_that_is_not_zero():
-    class Late(Walk):
-        def step(self, action):
-            observation, _, *rest = super().step(action)
-            return observation, 0.0 if agent.num_timesteps < 50 else 500.0, *rest
-
-    agent = quick_agent(Late(), return_size=4.0, policy_kwargs={"net_arch": [32]}, fit_steps=20)
+    late = Walk(pays=lambda env, action: 0.0 if env.steps <= 50 else 500.0)
+    agent = quick_agent(late, return_size=4.0, rare_rewards=0.0, policy_kwargs={"net_arch": [32]}, fit_steps=20)
     agent.learn(45)
     assert not agent.policy.scales.knows_returns
     agent.learn(10, reset_num_timesteps=False)
@@ -160,26 +156,20 @@ def test_demonstrations_count_and_empty_rows_do_not():
     )
     agent.learn(30)
     seen = agent.policy.scales.inputs(shown.next_observations[:60])
-    assert np.abs(seen).max() == pytest.approx(1, abs=0.02)
+    assert np.abs(seen).max() == pytest.approx(2, abs=0.04)
     held = agent.replay_buffer.next_observations_held()
     assert len(held) == 90
 
 
-class Widening(Walk):
-    """Observations and rewards that become a hundred times as large after some steps."""
-
-    steps = 0
-
-    def step(self, action):
-        self.steps += 1
-        factor = 100.0 if self.steps > 120 else 1.0
-        observation, _, *rest = super().step(action)
-        return (observation * np.float32(factor)), (action + 0.1) * factor, *rest
-
-
 @pytest.mark.parametrize("settings", [{}, {"train_freq": 10}])
 def test_scales_follow_what_is_far_from_all_that_was_seen(settings):
-    agent = quick_agent(Widening(spaces.Box(-1, 1, (3,), np.float32)), buffer_size=1000, **settings).learn(160)
+    def factor(env: Walk) -> float:
+        return 100.0 if env.steps > 120 else 1.0
+
+    widening = Walk(
+        seen=lambda env, usual: usual * np.float32(factor(env)), pays=lambda env, action: (action + 0.1) * factor(env)
+    )
+    agent = quick_agent(widening, buffer_size=1000, **settings).learn(160)
     newest = agent.replay_buffer.transitions().next_observations[121:160]
     assert np.abs(agent.policy.scales.inputs(newest)).max() < 4
     size = agent.return_size * agent.hyperparameters().fit_steps / 20
@@ -205,19 +195,10 @@ def test_a_normalizer_that_comes_later_takes_the_place_of_scales():
     np.testing.assert_array_equal(agent.policy.scales.factor, np.ones(4))
 
 
-class Glitch(Walk):
-    """One reading that cannot be."""
-
-    steps = 0
-
-    def step(self, action):
-        self.steps += 1
-        observation, *rest = super().step(action)
-        return (observation + np.float32(1e6 * (self.steps == 700))), *rest
-
-
 def test_a_glitch_is_found():
-    agent = quick_agent(Glitch(), buffer_size=2000, train_freq=20).learn(1200)
+    """One reading that cannot be."""
+    glitch = Walk(seen=lambda env, usual: usual + np.float32(1e6 * (env.steps == 700)))
+    agent = quick_agent(glitch, buffer_size=2000, train_freq=20).learn(1200)
     assert "observations-outlying" in [finding.code for finding in agent.health()]
 
 

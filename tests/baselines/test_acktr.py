@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback, StopTrainingOnMaxEpisodes
+from stable_baselines3.common.callbacks import StopTrainingOnMaxEpisodes
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
@@ -24,13 +24,8 @@ class AnyActions(Walk):
     """A walk whose actions may be anything."""
 
     def __init__(self, actions: spaces.Space):
-        super().__init__()
+        super().__init__(pays=lambda env, action: float(np.mean(action)))
         self.action_space = actions
-
-    def step(self, action):
-        assert self.action_space.contains(action), f"{action} is not in {self.action_space}"
-        self.time += 1
-        return self._observation(), float(np.mean(action)), self.time >= self.length, False, {}
 
 
 def numbers(agent: ACKTR) -> np.ndarray:
@@ -90,11 +85,9 @@ def test_the_fisher_matrix_is_that_of_drawn_actions_and_values():
         state[agent.policy.action_net.weight]["gradient_factor"], expected, rtol=0.05, atol=0.005
     )
     assert state[agent.policy.value_net.weight]["gradient_factor"].item() == pytest.approx(3.0, rel=0.05)
-
-
-def test_the_fisher_matrix_of_continuous_actions():
-    """Of a Gaussian with unit variance it is the identity."""
-    agent = ACKTR("MlpPolicy", AnyActions(spaces.Box(-1, 1, (2,))), seed=0)
+    agent = ACKTR(
+        "MlpPolicy", AnyActions(spaces.Box(-1, 1, (2,))), seed=0
+    )  # of a Gaussian with unit variance: the identity
     agent._update_fisher(torch.rand(20_000, 3))
     factor = agent.policy.optimizer.state[agent.policy.action_net.weight]["gradient_factor"]
     torch.testing.assert_close(factor, torch.eye(2), rtol=0.05, atol=0.05)
@@ -126,8 +119,11 @@ def test_a_saved_agent_goes_on(tmp_path):
     assert loaded.num_timesteps == 700
 
 
-def test_policies_can_be_copied_and_pickled():
+def test_policies_can_be_copied_pickled_and_saved_alone(tmp_path):
     agent = ACKTR("MlpPolicy", Walk(), seed=0).learn(100)
+    agent.policy.save(tmp_path / "policy")
+    loaded, observation = agent.policy_class.load(tmp_path / "policy"), np.ones(3, np.float32)
+    assert loaded.predict(observation, deterministic=True)[0] == agent.predict(observation, deterministic=True)[0]
     for other in (copy.deepcopy(agent.policy), pickle.loads(pickle.dumps(agent.policy))):
         assert isinstance(other.optimizer, KFAC)
         groups = [parameter for group in other.optimizer.param_groups for parameter in group["params"]]
@@ -135,39 +131,11 @@ def test_policies_can_be_copied_and_pickled():
     assert not any(module._forward_hooks or module._backward_hooks for module in agent.policy.modules())
 
 
-def test_policies_can_be_saved_alone(tmp_path):
-    agent = ACKTR("MlpPolicy", Walk(), seed=0).learn(100)
-    agent.policy.save(tmp_path / "policy")
-    loaded = agent.policy_class.load(tmp_path / "policy")
-    observation = np.ones(3, np.float32)
-    assert loaded.predict(observation, deterministic=True)[0] == agent.predict(observation, deterministic=True)[0]
-
-
 def test_learning_rates_follow_their_schedule():
     agent = ACKTR("MlpPolicy", Walk(), LinearSchedule(0.25, 0.05, 1.0), n_steps=10, seed=0)
     assert {group["lr"] for group in agent.policy.optimizer.param_groups} == {0.25}
     agent.learn(100)
     assert [group["lr"] for group in agent.policy.optimizer.param_groups] == pytest.approx([0.05] * 6)
-
-
-class StopAt(BaseCallback):
-    def _on_step(self) -> bool:
-        return self.num_timesteps < 50
-
-
-def test_callbacks_can_stop_it():
-    assert ACKTR("MlpPolicy", Walk(), seed=0).learn(1000, callback=StopAt()).num_timesteps == 50
-
-
-def test_the_optimiser_cannot_be_replaced():
-    with pytest.raises(ValueError, match="optimizer_class"):
-        ACKTR("MlpPolicy", Walk(), policy_kwargs={"optimizer_class": torch.optim.Adam})
-
-
-@pytest.mark.parametrize("argument", ["use_rms_prop", "rms_prop_eps"])
-def test_the_arguments_of_another_optimiser_are_refused(argument):
-    with pytest.raises(ValueError, match=f"optimiser of its own, K-FAC: leave {argument} out"):
-        ACKTR("MlpPolicy", Walk(), **{argument: 0})
 
 
 def test_a_loaded_agent_may_have_another_trust_region(tmp_path):
@@ -183,11 +151,21 @@ def test_a_loaded_agent_may_have_another_trust_region(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"), [("kl_clip", 0), ("vf_fisher_coef", -1), ("learning_rate", -1), ("momentum", 1)]
+    ("argument", "value"),
+    [
+        ("kl_clip", 0),
+        ("vf_fisher_coef", -1),
+        ("learning_rate", -1),
+        ("momentum", 1),
+        ("use_rms_prop", 0),  # of another optimiser
+        ("rms_prop_eps", 0),
+    ],
 )
 def test_bad_arguments_are_named(argument, value):
     with pytest.raises(ValueError, match=argument):
         ACKTR("MlpPolicy", Walk(), **{argument: value})
+    with pytest.raises(ValueError, match="optimizer_class"):
+        ACKTR("MlpPolicy", Walk(), policy_kwargs={"optimizer_class": torch.optim.Adam})
 
 
 def test_it_learns_a_small_task():
@@ -196,7 +174,7 @@ def test_it_learns_a_small_task():
     assert evaluate_policy(agent, agent.get_env(), 20, deterministic=False)[0] >= 6.5
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [1, 2])
 def test_cart_pole(seed):
     """A random policy balances for 22 steps on average; no 40 of its 2000 episodes in a row had a mean above 29.
@@ -209,7 +187,7 @@ def test_cart_pole(seed):
     assert np.convolve(env.get_episode_rewards(), np.ones(50) / 50, "valid").max() >= 100
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_lunar_lander():
     """The best 30 episodes in a row had means of 80, -55 and -28 with the seeds 1 to 3. Of a network that is not
     trained, by a learning rate of 0, they had -139, -145 and -138, even in 36 000 steps.

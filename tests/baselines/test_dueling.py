@@ -153,6 +153,9 @@ def test_targets_of_double_dqn(double_q):
 def test_same_seed_same_bits():
     one, two = (PrioritizedDuelingDQN("MlpPolicy", "CartPole-v1", **QUICK).learn(100) for _ in range(2))
     np.testing.assert_array_equal(numbers(one), numbers(two))
+    for argument in ({"alpha": 3}, {"beta": -1}, {"learning_rate": 0}, {"replay_buffer_class": dict}):
+        with pytest.raises(ValueError, match=next(iter(argument))):
+            PrioritizedDuelingDQN("MlpPolicy", Walk(), **argument)
 
 
 def test_a_saved_agent_goes_on(tmp_path):
@@ -172,19 +175,13 @@ def test_a_saved_agent_goes_on(tmp_path):
     assert loaded.num_timesteps == 150
 
 
-def test_bad_arguments_are_named():
-    for argument in ({"alpha": 3}, {"beta": -1}, {"learning_rate": 0}, {"replay_buffer_class": dict}):
-        with pytest.raises(ValueError, match=next(iter(argument))):
-            PrioritizedDuelingDQN("MlpPolicy", Walk(), **argument)
-
-
 def test_it_learns_a_small_task():
     """The action 'right' is rewarded: 7 for each episode, of which a random policy gets 3.5."""
     agent = PrioritizedDuelingDQN("MlpPolicy", Walk(), 1e-3, target_update_interval=50, **QUICK).learn(600)
     assert evaluate_policy(agent, agent.get_env(), 10)[0] == 7
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_cart_pole():
     """A random policy balances for 22 steps on average; no 40 of its 2000 episodes in a row had a mean above 29."""
     env = Monitor(gym.make("CartPole-v1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -54,24 +55,35 @@ def reached(env: BinaryActionSearch, recorder: Recorder, n_decisions: int) -> li
     return recorder.actions
 
 
+FLOAT64 = float(np.finfo(np.float64).max)
+
+
 # The actions
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 6])
-@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 10.0), (-2.0, 0.5)])
-def test_all_evenly_spaced_actions_between_the_bounds_are_reached(bits: int, low: float, high: float) -> None:
-    env, recorder = search(low, high, bits, shape=(1,))
-    actions = np.array(reached(env, recorder, bits)).reshape(-1)
-    np.testing.assert_allclose(actions, np.linspace(low, high, 2**bits), atol=1e-6)
-    assert actions[0] == np.float32(low)
-    assert actions[-1] == np.float32(high)
+@pytest.mark.parametrize(
+    ("low", "high", "dtype"),
+    [
+        *((low, high, np.float32) for low, high in ((-1, 1), (0, 10), (-2, 0.5))),
+        (-FLOAT64, FLOAT64, np.float64),
+        *((np.iinfo(dtype).min, np.iinfo(dtype).max, dtype) for dtype in (np.int64, np.uint64, np.int8, np.uint8)),
+    ],
+)
+def test_all_evenly_spaced_actions_between_the_bounds_are_reached(bits: int, low: Any, high: Any, dtype: type) -> None:
+    env, recorder = search(low, high, bits, shape=(1,), dtype=dtype)
+    actions = [action[0].item() for action in reached(env, recorder, bits)]
+    assert (actions[0], actions[-1]) == (dtype(low), dtype(high))
+    assert actions == sorted(set(actions))
+    assert len(actions) == 2**bits
+    if dtype is np.float32:
+        np.testing.assert_allclose(actions, np.linspace(low, high, 2**bits), atol=1e-6)
 
 
 def test_each_dimension_has_its_own_bounds_and_the_first_is_decided_first() -> None:
-    env, recorder = search(np.array([-1.0, 0.0], np.float32), np.array([1.0, 30.0], np.float32), bits=2)
-    actions = np.array(reached(env, recorder, 4))
-    expected = [(first, second) for first in np.linspace(-1, 1, 4) for second in np.linspace(0, 30, 4)]
-    np.testing.assert_allclose(actions, np.array(expected), atol=1e-5)
+    env, recorder = search(np.array([0, 0]), np.array([3, 30]), bits=2, dtype=np.int64)
+    expected = [[first, second] for first in (0, 1, 2, 3) for second in (0, 10, 20, 30)]
+    assert np.array(reached(env, recorder, 4)).tolist() == expected
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2, 2)])
@@ -87,28 +99,7 @@ def test_actions_have_the_shape_and_type_of_their_space(shape: tuple[int, ...], 
     assert (action == 1).all()
 
 
-def test_whole_number_boxes_get_whole_numbers() -> None:
-    env, recorder = search(0, 3, bits=2, shape=(1,), dtype=np.int64)
-    assert np.array(reached(env, recorder, 2)).reshape(-1).tolist() == [0, 1, 2, 3]
-
-
-def test_the_widest_bounds_do_not_overflow() -> None:
-    limit = float(np.finfo(np.float64).max)
-    env, recorder = search(-limit, limit, bits=1, shape=(1,), dtype=np.float64)
-    assert np.array(reached(env, recorder, 1)).reshape(-1).tolist() == [-limit, limit]
-
-
 # The observations
-
-
-@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int8, np.uint8])
-def test_all_whole_numbers_of_a_type_may_be_bounds(dtype: type) -> None:
-    bounds = np.iinfo(dtype)
-    actions = reached(*search(bounds.min, bounds.max, 2, shape=(1,), dtype=dtype), n_decisions=2)
-    numbers = [int(action[0]) for action in actions]
-    assert numbers[0] == bounds.min
-    assert numbers[-1] == bounds.max
-    assert numbers == sorted(set(numbers))
 
 
 def test_the_observation_carries_the_action_built_so_far_and_the_step_size() -> None:
@@ -154,12 +145,13 @@ def test_any_observation_that_can_be_flattened_becomes_float32(space: spaces.Spa
         observation, *_ = env.step(decision)
 
 
-def test_bounds_beyond_float32_become_infinite() -> None:
-    env = BinaryActionSearch(Recorder(spaces.Box(-1, 1, (1,)), spaces.Box(-1e300, 1e300, (2,), np.float64)))
-    np.testing.assert_array_equal(env.observation_space.high, np.float32([np.inf, np.inf, 1, 1]))  # type: ignore[attr-defined]
-
-
-def test_stable_baselines3_finds_nothing_to_complain_about() -> None:
+def test_bounds_beyond_float32_become_infinite_and_such_observations_are_named() -> None:
+    recorder = Recorder(spaces.Box(-1, 1, (1,)), spaces.Box(-1e300, 1e300, (2,), np.float64))
+    env = BinaryActionSearch(recorder)
+    np.testing.assert_array_equal(env.observation_space.high, np.float32([np.inf, np.inf, 1, 1]))
+    recorder.observation_space.sample = lambda: np.array([0.0, 1e300])  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="too large for float32"):
+        env.reset()
     check_env(BinaryActionSearch(gym.make("Pendulum-v1")), warn=True)
 
 
@@ -177,24 +169,19 @@ def test_inner_decisions_take_no_time() -> None:
         assert (reward, terminated, truncated) == (real_step, real_step == 2, False)
         assert "discount" not in info  # gamma is for the agent to know
         assert info["last"] == (real_step == 2)
-
-
-def play_pendulum(env: gym.Env[Any, Any]) -> tuple[int, float, bool, bool, dict[str, Any]]:
-    env.reset(seed=1)
-    total = 0.0
-    for n_decisions in itertools.count(1):
-        _, reward, terminated, truncated, info = env.step(np.int64(n_decisions % 2))
-        total += float(reward)
-        if terminated or truncated:
-            return n_decisions, total, terminated, truncated, info
-    raise AssertionError
+    agent = BDPI("MlpPolicy", env, n_critics=1, fit_steps=1, critic_iterations=1, batch_size=8, seed=0).learn(12)
+    np.testing.assert_allclose(agent.replay_buffer.transitions().discounts, [1, 1, 0.99, 1, 1, 0] * 2)
 
 
 @pytest.mark.parametrize("with_monitor", [True, False])
 def test_time_limits_and_statistics_count_real_steps(with_monitor: bool) -> None:
     pendulum = gym.make("Pendulum-v1")
     env = BinaryActionSearch(Monitor(pendulum) if with_monitor else pendulum, bits=4)
-    n_decisions, total, terminated, truncated, info = play_pendulum(env)
+    env.reset(seed=1)
+    total, n_decisions, over = 0.0, 0, False
+    while not over:
+        _, reward, terminated, truncated, info = env.step(np.int64(n_decisions % 2))
+        total, n_decisions, over = total + float(reward), n_decisions + 1, terminated or truncated
     assert (n_decisions, terminated, truncated) == (800, False, True)
     assert info["episode"]["l"] == 200
     assert info["episode"]["r"] == pytest.approx(total, abs=1e-5)
@@ -227,13 +214,6 @@ def test_the_agent_discounts_real_steps_only_and_counts_them() -> None:
     (episode,) = agent.ep_info_buffer  # type: ignore[union-attr]
     assert episode["l"] == 200
     assert episode["r"] == pytest.approx(transitions.rewards[:600].sum(), abs=0.01)
-
-
-def test_a_terminated_episode_has_no_future() -> None:
-    env = BinaryActionSearch(Recorder(spaces.Box(-1, 1, (1,)), length=2), bits=2)
-    agent = BDPI("MlpPolicy", env, n_critics=1, fit_steps=1, critic_iterations=1, batch_size=8, seed=0)
-    agent.learn(8)
-    np.testing.assert_allclose(agent.replay_buffer.transitions().discounts, [1, 0.99, 1, 0, 1, 0.99, 1, 0])
 
 
 def test_what_the_decisions_are_good_for_can_be_learned() -> None:
@@ -270,7 +250,7 @@ def test_what_the_decisions_are_good_for_can_be_learned() -> None:
 
 @pytest.mark.parametrize("bits", [0, -1, 25, 1.5, "6", True, None])
 def test_bits_must_be_a_sensible_whole_number(bits: Any) -> None:
-    with pytest.raises(ValueError, match="bits must be a whole number"):
+    with pytest.raises(ValueError, match="bits"):
         BinaryActionSearch(gym.make("Pendulum-v1"), bits)
 
 
@@ -298,18 +278,6 @@ def test_the_remedy_for_unbounded_actions_works() -> None:
     assert recorder.actions[0].tolist() == [3.0]
 
 
-@pytest.mark.parametrize(
-    ("space", "says"),
-    [
-        (spaces.Box(0, 255, (8, 8, 3), np.uint8), "destroy pictures"),
-        (spaces.Sequence(spaces.Discrete(2)), "cannot flatten"),
-    ],
-)
-def test_observations_that_should_not_be_flattened_are_refused(space: spaces.Space[Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        BinaryActionSearch(Recorder(spaces.Box(-1, 1, (1,)), space))
-
-
 class Failing(Recorder):
     failures = 1
 
@@ -334,31 +302,24 @@ def test_a_decision_that_could_not_be_carried_out_may_be_made_again() -> None:
     assert before[-1] == 0.0
 
 
-def test_observations_beyond_float32_are_named() -> None:
-    space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
-    recorder = Recorder(spaces.Box(-1, 1, (1,)), space)
-    recorder.observation_space.sample = lambda: np.array([0.0, 1e300])  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match=r"holds 1e\+300, which is too large for float32.* scale them down"):
-        BinaryActionSearch(recorder).reset()
-
-
 @pytest.mark.parametrize(
-    ("space", "is_picture"),
+    ("space", "says"),
     [
-        (spaces.Box(0, 255, (8, 8), np.uint8), True),
-        (spaces.Dict(camera=spaces.Box(0, 255, (8, 8, 3), np.uint8), speed=spaces.Box(-1, 1, (1,))), True),
-        (spaces.Tuple([spaces.Box(0, 255, (8, 8), np.uint8)]), True),
-        (spaces.Box(0, 2, (8, 8), np.uint8), False),
-        (spaces.Box(0, 255, (8,), np.uint8), False),
+        (spaces.Box(0, 255, (8, 8, 3), np.uint8), "destroy pictures"),
+        (spaces.Box(0, 255, (8, 8), np.uint8), "destroy pictures"),
+        (
+            spaces.Dict(camera=spaces.Box(0, 255, (8, 8, 3), np.uint8), speed=spaces.Box(-1, 1, (1,))),
+            "destroy pictures",
+        ),
+        (spaces.Tuple([spaces.Box(0, 255, (8, 8), np.uint8)]), "destroy pictures"),
+        (spaces.Sequence(spaces.Discrete(2)), "cannot flatten"),
+        (spaces.Box(0, 2, (8, 8), np.uint8), ""),
+        (spaces.Box(0, 255, (8,), np.uint8), ""),
     ],
 )
-def test_pictures_of_any_kind_are_refused(space: spaces.Space[Any], is_picture: bool) -> None:
-    recorder = Recorder(spaces.Box(-1, 1, (1,)), space)
-    if is_picture:
-        with pytest.raises(ValueError, match="would destroy pictures"):
-            BinaryActionSearch(recorder)
-    else:
-        BinaryActionSearch(recorder).reset()
+def test_observations_that_should_not_be_flattened_are_refused(space: spaces.Space[Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says) if says else contextlib.nullcontext():
+        BinaryActionSearch(Recorder(spaces.Box(-1, 1, (1,)), space)).reset()
 
 
 def test_wrong_calls_are_explained() -> None:
@@ -366,7 +327,7 @@ def test_wrong_calls_are_explained() -> None:
     with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
         env.step(0)
     env.reset()
-    with pytest.raises(InvalidAction, match=r"use 0 \(down\) or 1 \(up\)"):
+    with pytest.raises(InvalidAction, match="down"):
         env.step(2)
     assert env.step(0)[2]
     with pytest.raises(ResetNeeded, match=r"call reset\(\)"):

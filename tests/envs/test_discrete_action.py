@@ -37,22 +37,21 @@ def executed(space: spaces.Box, n: int) -> list[Any]:
     return [env.step(np.int64(action))[4]["executed_action"] for action in range(int(env.action_space.n))]
 
 
-def test_one_number_gets_evenly_spaced_values() -> None:
-    assert np.concatenate(executed(spaces.Box(-2, 2, (1,)), 5)).tolist() == [-2, -1, 0, 1, 2]
-
-
-def test_several_numbers_get_all_combinations_within_their_own_bounds() -> None:
-    actions = executed(spaces.Box(np.float32([-1, 0]), np.float32([1, 10])), 2)
-    assert np.array(actions).tolist() == [[-1, 0], [-1, 10], [1, 0], [1, 10]]
-
-
-def test_whole_numbers_stay_whole() -> None:
-    assert np.array(executed(spaces.Box(0, 3, (), np.int64), 4)).tolist() == [0, 1, 2, 3]
+@pytest.mark.parametrize(
+    ("box", "n", "expected"),
+    [
+        (spaces.Box(-2, 2, (1,)), 5, [[-2], [-1], [0], [1], [2]]),
+        (spaces.Box(np.float32([-1, 0]), np.float32([1, 10])), 2, [[-1, 0], [-1, 10], [1, 0], [1, 10]]),
+        (spaces.Box(0, 3, (), np.int64), 4, [0, 1, 2, 3]),  # whole numbers stay whole
+    ],
+)
+def test_numbers_get_all_combinations_of_evenly_spaced_values(box: spaces.Box, n: int, expected: Any) -> None:
+    assert np.array(executed(box, n)).tolist() == expected
 
 
 def test_up_to_256_actions() -> None:
     assert len(executed(spaces.Box(-1, 1, (8,)), 2)) == 256
-    with pytest.raises(ValueError, match="512 actions, more than 256"):
+    with pytest.raises(ValueError, match="512 actions"):
         DiscreteAction(Echo(spaces.Box(-1, 1, (9,))), 2)
 
 
@@ -74,13 +73,6 @@ def test_other_action_spaces_are_refused(space: spaces.Space[Any], says: str) ->
         DiscreteAction(Echo(space), 5)
 
 
-def test_actions_that_do_not_exist_are_refused() -> None:
-    env = DiscreteAction(gym.make("Pendulum-v1"), 5)
-    env.reset()
-    with pytest.raises(InvalidAction, match="no action"):
-        env.step(5)
-
-
 def test_pendulum_with_five_torques_is_pendulum() -> None:
     env, pendulum = gym.make("PendulumTorques-v0"), gym.make("Pendulum-v1")
     assert env.action_space == spaces.Discrete(5)
@@ -93,5 +85,7 @@ def test_pendulum_with_five_torques_is_pendulum() -> None:
         np.testing.assert_array_equal(ours[0], theirs[0])
         assert ours[1] == theirs[1]
     check_env(env, warn=True)
+    with pytest.raises(InvalidAction, match="no action"):
+        env.step(5)
     again = gym.make(env.spec)
     assert again.action_space == env.action_space

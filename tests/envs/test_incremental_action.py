@@ -11,7 +11,6 @@ import pytest
 from gymnasium import spaces
 from gymnasium.error import InvalidAction, ResetNeeded
 from stable_baselines3.common.env_checker import check_env
-from stable_baselines3.common.monitor import Monitor
 
 from bdpi import BDPI
 from bdpi.envs.wrappers import IncrementalAction
@@ -65,15 +64,9 @@ def played(decisions: list[int], box: spaces.Box | None = None, **arguments: Any
 )
 def test_moves_get_shorter_and_the_action_stays(decisions: list[int], actions: list[float]) -> None:
     assert played(decisions) == actions
-
-
-def test_the_range_need_not_be_symmetric() -> None:
-    box = spaces.Box(0, 10, (1,), np.float64)
-    assert played([COMMIT, UP, DOWN, COMMIT, DOWN, COMMIT], box) == [5, 7.5, 2.5]
-
-
-def test_the_number_of_moves_may_be_another() -> None:
     assert played([UP, UP, DOWN], moves=1) == [2, 2, 0]
+    not_symmetric = spaces.Box(0, 10, (1,), np.float64)
+    assert played([COMMIT, UP, DOWN, COMMIT, DOWN, COMMIT], not_symmetric) == [5, 7.5, 2.5]
 
 
 def test_an_episode_starts_in_the_middle() -> None:
@@ -127,6 +120,9 @@ def test_the_agent_discounts_as_it_is_told(discount_decisions: bool) -> None:
 )
 def test_time_limits_and_statistics_count_real_steps(make: Any) -> None:
     env = make()
+    check_env(env, warn=True)
+    agent = BDPI("MlpPolicy", env, n_critics=1)
+    assert agent.get_env().envs[0] is env  # Stable-Baselines3 has put no Monitor around it
     env.reset(seed=1)
     total, n_decisions, truncated = 0.0, 0, False
     while not truncated:
@@ -137,23 +133,12 @@ def test_time_limits_and_statistics_count_real_steps(make: Any) -> None:
     assert info["episode"]["r"] == pytest.approx(total, abs=1e-5)
 
 
-def test_there_is_one_monitor_and_it_is_inside() -> None:
-    inner = Monitor(gym.make("Pendulum-v1"))
-    agent = BDPI("MlpPolicy", IncrementalAction(inner), n_critics=1)
-    env: Any = agent.get_env()
-    assert isinstance(env.envs[0], IncrementalAction)
-    assert env.envs[0].env is inner
-
-
 def test_runs_of_peers_count_real_steps(tmp_path: Path) -> None:
     plan = RunConfig(environment="PendulumIncrements-v0", agent="ppo", seed=1, episodes=2)
     session = prepare(plan, tmp_path / "run")
+    session.draws = False
     session.run()
     assert session.progress.episodes.lengths == [200, 200]
-
-
-def test_stable_baselines3_finds_nothing_to_complain_about() -> None:
-    check_env(IncrementalAction(gym.make("Pendulum-v1")), warn=True)
 
 
 @pytest.mark.parametrize(
@@ -170,11 +155,11 @@ def test_other_action_spaces_are_refused(space: spaces.Space[Any], says: str) ->
 
 
 def test_wrong_calls_are_explained() -> None:
-    with pytest.raises(ValueError, match="moves must be a whole number"):
+    with pytest.raises(ValueError, match="moves"):
         IncrementalAction(Recorder(), moves=0)
     env = IncrementalAction(Recorder())
     with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
         env.step(0)
     env.reset()
-    with pytest.raises(InvalidAction, match=r"use 0 \(increment\), 1 \(decrement\) or 2 \(commit\)"):
+    with pytest.raises(InvalidAction, match="commit"):
         env.step(3)

@@ -49,6 +49,7 @@ def executed(env: gym.Env[Any, Any], action: int, n_steps: int, seed: int | None
 def test_the_base_class_executes_and_reports_the_agents_action() -> None:
     recorder = Recorder()
     assert executed(ActionOverride(recorder), 3, 5) == recorder.actions == [3] * 5
+    assert recorder.info == {}  # the environment's own is not touched
 
 
 def test_override_sees_what_the_agent_saw_last() -> None:
@@ -73,15 +74,9 @@ def test_nested_overrides_report_what_really_happened() -> None:
     assert info["overridden"] is True  # though the outer one agreed with the agent
 
 
-def test_the_environments_own_info_is_not_touched() -> None:
-    recorder = Recorder()
-    executed(ActionOverride(recorder), 1, 3)
-    assert recorder.info == {}
-
-
 def test_continuous_actions_are_overridden_as_decisions() -> None:
     pendulum = gym.make("Pendulum-v1")
-    with pytest.raises(ValueError, match="around the wrapper that makes them discrete, such as BinaryActionSearch"):
+    with pytest.raises(ValueError, match="BinaryActionSearch"):
         OffPolicyNoise(pendulum, 0.2)
     env = OffPolicyNoise(BinaryActionSearch(pendulum), 1.0)
     env.reset(seed=0)
@@ -152,7 +147,7 @@ def test_noise_does_not_share_the_environments_random_numbers() -> None:
 
 @pytest.mark.parametrize("probability", [-0.1, 1.1, math.nan, "0.2", None, True])
 def test_probabilities_are_checked(probability: Any) -> None:
-    with pytest.raises(ValueError, match="probability must be a number from 0 to 1"):
+    with pytest.raises(ValueError, match="probability"):
         OffPolicyNoise(Recorder(), probability)
 
 
@@ -173,7 +168,7 @@ def test_the_supervisor_replaces_unsafe_actions_and_says_so() -> None:
 def test_a_supervisor_that_returns_no_action_is_named(wrong: Any) -> None:
     env = BackupPolicy(Recorder(), lambda *_: wrong)
     env.reset()
-    with pytest.raises(ValueError, match=r"BackupPolicy replaced action 2 by .* no action of Discrete\(4\)"):
+    with pytest.raises(ValueError, match="replaced action 2"):
         env.step(2)
 
 
@@ -184,16 +179,9 @@ def test_a_supervisor_may_ask_for_the_environment() -> None:
         return len(env.unwrapped.actions)  # type: ignore[attr-defined]
 
     assert executed(BackupPolicy(recorder, supervise), 3, 4) == [0, 1, 2, 3]
-
-
-def test_a_supervisor_may_be_a_compiled_function() -> None:
-    env = BackupPolicy(Recorder(), max)  # which does not say what its parameters are
-    assert env.override(2, 3) == 3
-
-
-def test_a_supervisor_must_be_a_function() -> None:
+    assert BackupPolicy(recorder, max).override(2, 3) == 3  # which is compiled, and has no names of parameters
     with pytest.raises(ValueError, match="must be a function"):
-        BackupPolicy(Recorder(), 3)  # type: ignore[arg-type]
+        BackupPolicy(recorder, 3)  # type: ignore[arg-type]
 
 
 # Table's backup policy
@@ -230,15 +218,13 @@ def test_a_supervised_robot_that_acts_at_random_never_falls_and_sometimes_docks(
 @pytest.mark.parametrize("speed", [None, 0.001, 0.02, 0.05, 0.3])
 def test_the_robot_of_tablesafe_never_falls_however_quick_it_is(speed: float | None) -> None:
     arguments: dict[str, Any] = {} if speed is None else {"speed": speed}
-    rewards, n_overridden = last_rewards(gym.make("TableSafe-v0", **arguments), 8)
-    assert min(rewards) == 0
-    assert n_overridden > (0 if speed == 0.001 else 100)
-
-
-@pytest.mark.parametrize("speed", [0.02, 0.05])
-def test_the_supervisor_takes_the_speed_from_the_table(speed: float) -> None:
-    rewards, _ = last_rewards(BackupPolicy(gym.make("TableLong-v0", speed=speed), table_backup), 8)
-    assert min(rewards) == 0
+    for env in (
+        gym.make("TableSafe-v0", **arguments),
+        BackupPolicy(gym.make("TableLong-v0", **arguments), table_backup),
+    ):
+        rewards, n_overridden = last_rewards(env, 8)
+        assert min(rewards) == 0
+        assert n_overridden > (0 if speed == 0.001 else 100)
 
 
 def test_tablesafe_is_a_table_of_2000_steps() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import math
 import re
 import sys
-import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -20,7 +18,6 @@ from bdpi.envs import Table, register
 from bdpi.envs.table import FORWARD, TURN_LEFT, TURN_RIGHT
 
 IDS = {"Table-v0": 200, "TableLong-v0": 2000}
-needs_pygame = pytest.mark.skipif(importlib.util.find_spec("pygame") is None, reason="pictures need pygame")
 
 
 @pytest.fixture(autouse=True)
@@ -49,41 +46,20 @@ def drive_to_the_goal(env: gym.Env) -> tuple[float, bool, bool, dict, int]:
     raise AssertionError("the episode never ended")
 
 
-# Registration
-
-
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("env_id", "limit"), IDS.items())
-def test_both_ids_make_a_table_with_their_own_time_limit(env_id: str, limit: int) -> None:
-    env = gym.make(env_id)
-    assert isinstance(env.unwrapped, Table)
-    assert env.spec is not None
-    assert env.spec.max_episode_steps == limit
-
-
-def test_registering_again_is_silent_and_keeps_the_registration() -> None:
-    before = {env_id: gym.registry[env_id] for env_id in IDS}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        register()
-    assert all(gym.registry[env_id] is spec for env_id, spec in before.items())
-
-
-@needs_pygame
-@pytest.mark.parametrize("env_id", IDS)
-def test_gymnasium_finds_nothing_to_complain_about(env_id: str) -> None:
-    env = gym.make(env_id, render_mode="rgb_array").unwrapped
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gymnasium_check_env(env)
-
-
-@needs_pygame
-@pytest.mark.parametrize("env_id", IDS)
-def test_stable_baselines3_finds_nothing_to_complain_about(env_id: str) -> None:
+def test_both_ids_make_a_table_that_gymnasium_and_stable_baselines3_like(env_id: str, limit: int) -> None:
+    before = gym.registry[env_id]
+    register()  # again: silent
+    assert gym.registry[env_id] is before
     env = gym.make(env_id, render_mode="rgb_array")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        sb3_check_env(env, skip_render_check=False)
+    assert isinstance(env.unwrapped, Table)
+    assert env.spec.max_episode_steps == limit
+    gymnasium_check_env(env.unwrapped)
+    sb3_check_env(env, skip_render_check=False)
+
+
+# Registration
 
 
 # Episodes
@@ -94,11 +70,7 @@ def test_turning_to_the_goal_and_going_there_docks_well_within_200_steps(env_id:
     reward, terminated, truncated, info, steps = drive_to_the_goal(gym.make(env_id))
     assert (reward, terminated, truncated, info["is_success"]) == (100, True, False, True)
     assert steps < 120
-
-
-def test_a_robot_that_starts_with_its_back_to_the_goal_can_still_dock_within_200_steps() -> None:
-    reward, terminated, _, _, _ = drive_to_the_goal(gym.make("Table-v0", start=(0.1, 0.1, -3 * math.pi / 4)))
-    assert (reward, terminated) == (100, True)
+    assert drive_to_the_goal(gym.make(env_id, start=(0.1, 0.1, -3 * math.pi / 4)))[:2] == (100, True)  # from behind
 
 
 @pytest.mark.parametrize("heading", [0, math.pi / 2, math.pi, -math.pi / 2])
@@ -113,12 +85,6 @@ def test_driving_over_any_of_the_four_edges_falls_off(heading: float) -> None:
     np.testing.assert_allclose(observation[:2], edge, atol=1e-6)
 
 
-def test_a_robot_can_fall_off_the_long_table_from_the_usual_start() -> None:
-    env = gym.make("TableLong-v0")
-    env.reset()
-    assert drive(env, [FORWARD] * 181)[1] == -50  # 0.9 / cos(0.1) is 180.9 steps of 0.005
-
-
 @pytest.mark.parametrize(("env_id", "limit"), IDS.items())
 def test_the_time_limit_truncates_and_does_not_terminate(env_id: str, limit: int) -> None:
     env = gym.make(env_id)
@@ -126,21 +92,18 @@ def test_the_time_limit_truncates_and_does_not_terminate(env_id: str, limit: int
     _, reward, terminated, truncated, info = drive(env, [TURN_LEFT] * limit)
     assert (reward, terminated, truncated) == (0, False, True)
     assert info["is_success"] is False  # otherwise SB3's success rate would leave this episode out
-
-
-def test_a_table_without_its_id_has_no_time_limit() -> None:
-    env = Table()
-    env.reset()
-    _, reward, terminated, truncated, _ = drive(env, [TURN_LEFT] * 2500)
-    assert (reward, terminated, truncated) == (0, False, False)
+    env.unwrapped.reset()
+    assert drive(env.unwrapped, [TURN_LEFT] * 2500)[1:4] == (0, False, False)  # without its id, it has no limit
 
 
 def test_every_observation_of_random_episodes_is_in_the_space_and_every_reward_has_its_reason() -> None:
     env = Table()
+    first, _ = env.reset()
     rng = np.random.default_rng(0)
     outcomes = set()
     for _ in range(100):
         observation, _ = env.reset()
+        np.testing.assert_array_equal(observation, first)
         terminated = False
         while not terminated:
             observation, reward, terminated, _, info = env.step(rng.integers(3))
@@ -166,31 +129,19 @@ def test_the_same_actions_give_exactly_the_same_episode_whatever_the_seed() -> N
     np.testing.assert_array_equal(episodes[0], episodes[2])
 
 
-def test_reset_forgets_the_previous_episode() -> None:
-    env = Table()
-    first, _ = env.reset()
-    drive(env, [TURN_LEFT, FORWARD, FORWARD])
-    again, _ = env.reset()
-    np.testing.assert_array_equal(first, again)
+@pytest.mark.parametrize(
+    ("action", "change"),
+    [(FORWARD, (0.005 * math.cos(2), 0.005 * math.sin(2), 0)), (TURN_LEFT, (0, 0, 0.1)), (TURN_RIGHT, (0, 0, -0.1))],
+)
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_actions_move_0_005_along_the_heading_or_turn_by_0_1(action: int, change: tuple, kind: type) -> None:
+    env = Table(start=kind([0.2, 0.3, 2.0]))
+    before, _ = env.reset()
+    np.testing.assert_allclose(before, [0.2, 0.3, 2.0], atol=1e-6)
+    np.testing.assert_allclose(env.step(action)[0], before + np.array(change), atol=1e-6)
 
 
 # Movement
-
-
-def test_forward_moves_0_005_along_the_heading() -> None:
-    env = Table(start=(0.2, 0.3, 2.0))
-    env.reset()
-    observation = env.step(FORWARD)[0]
-    np.testing.assert_allclose(
-        observation, [0.2 + 0.005 * math.cos(2), 0.3 + 0.005 * math.sin(2), 2], atol=1e-6
-    )  # float32
-
-
-@pytest.mark.parametrize(("action", "heading"), [(TURN_LEFT, 0.2), (TURN_RIGHT, 0.0)])
-def test_turning_changes_the_heading_by_0_1_and_nothing_else(action: int, heading: float) -> None:
-    env = Table()
-    env.reset()
-    np.testing.assert_allclose(env.step(action)[0], [0.1, 0.1, heading], atol=1e-6)
 
 
 @pytest.mark.parametrize("action", [TURN_LEFT, TURN_RIGHT])
@@ -262,75 +213,52 @@ def test_wider_tolerances_and_a_higher_speed_make_docking_quicker() -> None:
     assert len(set(steps)) == 3
 
 
+ODD = {
+    "start": [(1.2, 0.1, 0), (0.1, -0.1, 0), (0.1, math.nan, 0), (0.1, 0.1, math.inf), (0.1, 0.1), "123", 0.1],
+    "goal": [(0.5, 2, 0), (0.5, 0.5, math.nan)],
+    "position_tolerance": [-0.1, math.nan],
+    "heading_tolerance": [-1, math.inf],
+    "speed": [0, -0.005, math.nan, "fast"],
+    "turn_rate": [0.0, math.inf],
+    "render_mode": ["ansi"],
+}
+
+
 # Mistakes
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"start": (1.2, 0.1, 0)}, r"start=\(1.2, 0.1, 0.0\) is off the table.*between 0 and 1"),
-        ({"start": (0.1, -0.1, 0)}, r"start=\(0.1, -0.1, 0.0\) is off the table.*between 0 and 1"),
-        ({"start": (0.1, math.nan, 0)}, r"start=\(0.1, nan, 0\).*three finite numbers"),
-        ({"start": (0.1, 0.1, math.inf)}, r"start=\(0.1, 0.1, inf\).*three finite numbers"),
-        ({"start": (0.1, 0.1)}, r"start=\(0.1, 0.1\).*three finite numbers"),
-        ({"start": "123"}, "start='123'.*three finite numbers"),
-        ({"start": 0.1}, "start=0.1 .*three finite numbers"),
-        ({"start": (0.5, 0.5, 0.8)}, r"start=\(0.5, 0.5, 0.8\) is already docked.*move one of them"),
-        ({"goal": (0.5, 2, 0)}, r"goal=\(0.5, 2.0, 0.0\) is off the table.*between 0 and 1"),
-        ({"goal": (0.5, 0.5, math.nan)}, r"goal=\(0.5, 0.5, nan\).*three finite numbers"),
-        ({"position_tolerance": -0.1}, "position_tolerance=-0.1 .*give 0 or a number greater than 0"),
-        ({"position_tolerance": math.nan}, "position_tolerance=nan .*give 0 or a number greater than 0"),
-        ({"heading_tolerance": -1}, "heading_tolerance=-1 .*give 0 or a number greater than 0"),
-        ({"heading_tolerance": math.inf}, "heading_tolerance=inf .*give 0 or a number greater than 0"),
-        ({"speed": 0}, "speed=0 .*give a number greater than 0"),
-        ({"speed": -0.005}, "speed=-0.005 .*give a number greater than 0"),
-        ({"speed": math.nan}, "speed=nan .*give a number greater than 0"),
-        ({"speed": "fast"}, "speed='fast' .*give a number greater than 0"),
-        ({"turn_rate": 0.0}, "turn_rate=0.0 .*give a number greater than 0"),
-        ({"turn_rate": math.inf}, "turn_rate=inf .*give a number greater than 0"),
-        ({"render_mode": "ansi"}, "render_mode='ansi' .*'rgb_array', 'human', or None"),
-    ],
-)
-def test_a_bad_argument_is_named_together_with_the_remedy(arguments: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Table(**arguments)
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in ODD.items() for value in values])
+def test_a_bad_argument_is_named_together_with_the_remedy(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"{name}=.{{20,}}"):
+        Table(**{name: value})
 
 
-def test_poses_may_come_as_lists_or_arrays() -> None:
-    for start in ([0.2, 0.3, 0.4], np.array([0.2, 0.3, 0.4], np.float32), (0.2, 0.3, 0.4)):
-        np.testing.assert_allclose(Table(start=start).reset()[0], [0.2, 0.3, 0.4], atol=1e-6)
+def test_a_start_in_the_dock_is_refused() -> None:
+    with pytest.raises(ValueError, match="already docked"):
+        Table(start=(0.5, 0.5, 0.8))
 
 
-def test_stepping_before_reset_says_to_reset() -> None:
-    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
-        Table().step(FORWARD)
-
-
-def test_stepping_after_the_end_says_to_reset() -> None:
-    env = Table()
-    drive_to_the_goal(env)
-    with pytest.raises(ResetNeeded, match=r"ended.*call reset\(\)"):
-        env.step(FORWARD)
+def test_stepping_or_rendering_without_an_episode_says_to_reset() -> None:
+    env, ended = Table(render_mode="rgb_array"), Table()
+    drive_to_the_goal(ended)
+    for call in (lambda: env.step(FORWARD), env.render, lambda: ended.step(FORWARD)):
+        with pytest.raises(ResetNeeded, match="reset"):
+            call()
 
 
 @pytest.mark.parametrize("action", [3, -1, 0.0, "forward", None, np.array([0, 1])])
 def test_an_invalid_action_is_refused_and_moves_nothing(action: object) -> None:
     env = Table()
     before, _ = env.reset()
-    with pytest.raises(InvalidAction, match=r"0 \(forward\), 1 \(turn left\) or 2 \(turn right\)"):
+    with pytest.raises(InvalidAction, match="turn left"):
         env.step(action)
     np.testing.assert_allclose(env.step(TURN_LEFT)[0], before + np.array([0, 0, 0.1]), atol=1e-6)
-
-
-def test_rendering_before_reset_says_to_reset() -> None:
-    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
-        Table(render_mode="rgb_array").render()
 
 
 def test_rendering_without_a_render_mode_says_which_ones_there_are() -> None:
     env = Table()
     env.reset()
-    with pytest.warns(UserWarning, match='render_mode="rgb_array" or render_mode="human"'):
+    with pytest.warns(UserWarning, match="render_mode"):
         assert env.render() is None
 
 
@@ -359,42 +287,30 @@ def robot_in(picture: np.ndarray) -> np.ndarray:
     return (black.min(axis=0) + black.max(axis=0) + 1) / 2  # the mark is a hole in the disc and would pull a mean
 
 
-@needs_pygame
-def test_a_picture_is_400_by_400_rgb_and_a_fresh_array() -> None:
-    env = gym.make("Table-v0", render_mode="rgb_array")
-    env.reset()
-    first, second = env.render(), env.render()
-    assert isinstance(first, np.ndarray)
-    assert (first.shape, first.dtype) == ((400, 400, 3), np.uint8)
-    np.testing.assert_array_equal(first, second)
-    assert not np.shares_memory(first, second)
-
-
-@needs_pygame
 @pytest.mark.parametrize("place", [(0.1, 0.1), (0.9, 0.2), (0.25, 0.8), (0.7, 0.6)])
 def test_the_robot_is_drawn_where_it_is(place: tuple[float, float]) -> None:
     env = Table(start=(*place, 0.0), render_mode="rgb_array")
     env.reset()
-    np.testing.assert_allclose(robot_in(env.render()), pixel(*place), atol=1)
-
+    first, second = env.render(), env.render()
+    assert (first.shape, first.dtype) == ((400, 400, 3), np.uint8)
+    np.testing.assert_array_equal(first, second)
+    assert not np.shares_memory(first, second)
+    np.testing.assert_allclose(robot_in(first), pixel(*place), atol=1)
     observation = drive(env, [TURN_LEFT] * 10 + [FORWARD] * 10)[0]
     np.testing.assert_allclose(robot_in(env.render()), pixel(*observation[:2]), atol=1)
 
 
-@needs_pygame
 @pytest.mark.parametrize("heading", [0.0, 1.0, math.pi / 2, math.pi, -2.0])
 def test_the_mark_on_the_robot_is_on_the_side_it_looks_to(heading: float) -> None:
     env = Table(start=(0.2, 0.2, heading), render_mode="rgb_array")
     env.reset()
     picture = env.render()
     ahead = np.array([math.cos(heading), math.sin(heading)]) * 0.017
-    row, column = np.round(pixel(*(0.2 + ahead))).astype(int)
-    assert picture[row, column].min() > 200
-    row, column = np.round(pixel(*(0.2 - ahead))).astype(int)
-    assert picture[row, column].max() < 60
+    front, back = (tuple(np.round(pixel(*(0.2 + way))).astype(int)) for way in (ahead, -ahead))
+    assert picture[front].min() > 200
+    assert picture[back].max() < 60
 
 
-@needs_pygame
 def test_the_station_is_blue_and_lies_at_the_goal() -> None:
     env = Table(goal=(0.3, 0.7, 0.0), render_mode="rgb_array")
     env.reset()
@@ -406,7 +322,6 @@ def test_the_station_is_blue_and_lies_at_the_goal() -> None:
     )
 
 
-@needs_pygame
 def test_the_station_shows_its_heading() -> None:
     pictures = []
     for heading in (0.0, 2.0):
@@ -418,8 +333,7 @@ def test_the_station_shows_its_heading() -> None:
     assert abs(different - 200).max() <= 20
 
 
-@needs_pygame
-def test_the_way_the_robot_came_stays_visible_until_the_next_episode() -> None:
+def test_the_way_the_robot_came_stays_visible_until_the_next_episode_and_a_fallen_one_is_off_the_table() -> None:
     env = Table(start=(0.2, 0.2, 0.0), render_mode="rgb_array")
     env.reset()
     empty = env.render()
@@ -428,17 +342,12 @@ def test_the_way_the_robot_came_stays_visible_until_the_next_episode() -> None:
     assert (env.render()[row, column] != empty[row, column]).any()
     env.reset()
     np.testing.assert_array_equal(env.render(), empty)
-
-
-@needs_pygame
-def test_a_fallen_robot_is_seen_off_the_table() -> None:
     env = Table(start=(0.9, 0.5, 0.0), speed=0.12, render_mode="rgb_array")
     env.reset()
     assert env.step(FORWARD)[1] == -50
     np.testing.assert_allclose(robot_in(env.render()), pixel(1.02, 0.5), atol=1)
 
 
-@needs_pygame
 def test_human_mode_opens_a_window_shows_each_step_and_closes_it() -> None:
     import pygame
 
@@ -464,19 +373,6 @@ def section(title: str) -> str:
 
 def number(text: str) -> float:
     return {"-π": -math.pi, "π": math.pi}[text] if "π" in text else float(text)
-
-
-def test_the_documentation_has_gymnasiums_sections() -> None:
-    assert re.findall(r"^## (.*)$", inspect.getdoc(Table), re.MULTILINE) == [
-        "Description",
-        "Action Space",
-        "Observation Space",
-        "Rewards",
-        "Starting State",
-        "Episode End",
-        "Arguments",
-        "Version History",
-    ]
 
 
 def test_the_documented_arguments_are_the_constructors_with_its_defaults() -> None:

@@ -70,33 +70,25 @@ def default_epochs(kind: str, task: str, tolerance: float = 1e-5, **native_argum
         assert fast.replay.reason == ""
 
 
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("task", TASKS)
-def test_native_equals_the_reference_after_default_epochs(task, instruction_set):
-    default_epochs("native", task, instruction_set=instruction_set)
+needs_kernels = pytest.mark.skipif(not nvrtc.is_available(), reason="takes long without a GPU")
 
 
-@needs_cuda
-@pytest.mark.parametrize("task", TASKS)
-def test_cuda_equals_the_reference_after_default_epochs(task):
-    # PyTorch's Adam has 1 - beta_2 in float32 there, which makes second moments smaller by a share of 1.3e-5.
-    default_epochs("cuda", task, tolerance=2e-5)
+needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_a_gpu_that_is_not_the_first_equals_the_reference_after_default_epochs():
-    default_epochs("cuda:1", "table", tolerance=2e-5)
-
-
-@pytest.mark.skipif(not nvrtc.is_available(), reason="needs a GPU: default epochs take long in the emulation")
-@pytest.mark.parametrize("task", TASKS)
-def test_fused_equals_the_reference_after_default_epochs(task):
-    default_epochs("fused", task)
-
-
-@pytest.mark.skipif(not nvrtc.is_available(), reason="needs a GPU: default epochs take long in the emulation")
-def test_whole_equals_the_reference_after_default_epochs():
-    default_epochs("whole", "lander")
+@pytest.mark.parametrize(
+    ("kind", "task", "arguments"),
+    [
+        *(("native", task, {"instruction_set": each}) for task in TASKS for each in INSTRUCTION_SETS),
+        # PyTorch's Adam has 1 - beta_2 in float32 there, which makes second moments smaller by a share of 1.3e-5.
+        *(pytest.param("cuda", task, {"tolerance": 2e-5}, marks=needs_cuda) for task in TASKS),
+        pytest.param("cuda:1", "table", {"tolerance": 2e-5}, marks=needs_two),
+        *(pytest.param("fused", task, {}, marks=needs_kernels) for task in TASKS),
+        pytest.param("whole", "lander", {}, marks=needs_kernels),
+    ],
+)
+def test_learners_equal_the_reference_after_default_epochs(kind, task, arguments):
+    default_epochs(kind, task, **arguments)
 
 
 def random_epochs(kind: str, data: st.DataObject) -> None:
@@ -163,36 +155,26 @@ def random_epochs(kind: str, data: st.DataObject) -> None:
     np.testing.assert_allclose(reference.q_values(states), fast.q_values(states), atol=1e-4)
 
 
-@settings(max_examples=20, deadline=None)
-@given(data=st.data())
-def test_torch_equals_the_reference_on_random_shapes(data):
-    random_epochs("torch", data)
+HAS_GPU = nvrtc.is_available()
+#: how many examples of each: in `make test`, and at full size; each example of kernels has some to compile
+EXAMPLES = {"torch": (5, 20), "native": (20, 60), "cuda": (0, 40)}
+EXAMPLES |= {"fused": (0, 40), "whole": (0, 40)} if HAS_GPU else {"fused": (2, 4), "whole": (1, 3)}
+SIZED = [
+    pytest.param(kind, n, marks=[mark for mark in (MARKS[kind], is_full and pytest.mark.full) if mark])
+    for kind, sizes in EXAMPLES.items()
+    for is_full, n in enumerate(sizes)
+    if n
+]
 
 
-@needs_native
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_native_equals_the_reference_on_random_shapes(data):
-    random_epochs("native", data)
+@pytest.mark.parametrize(("kind", "examples"), SIZED)
+def test_learners_equal_the_reference_on_random_shapes(kind, examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(data=st.data())
+    def equals(data):
+        random_epochs(kind, data)
 
-
-@needs_cuda
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_cuda_equals_the_reference_on_random_shapes(data):
-    random_epochs("cuda", data)
-
-
-@settings(max_examples=40 if nvrtc.is_available() else 4, deadline=None)  # each has kernels to compile
-@given(data=st.data())
-def test_fused_equals_the_reference_on_random_shapes(data):
-    random_epochs("fused", data)
-
-
-@settings(max_examples=40 if nvrtc.is_available() else 3, deadline=None)
-@given(data=st.data())
-def test_whole_equals_the_reference_on_random_shapes(data):
-    random_epochs("whole", data)
+    equals()
 
 
 @pytest.mark.parametrize(("kind", "one_hot"), INPUTS)
@@ -285,6 +267,7 @@ def test_a_long_native_fit_ends_where_the_table_is(n_states, n_actions, seed):
     long_fit_against_table("native", n_states, n_actions, seed, Conservative(0.05))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["reference", "torch", pytest.param("cuda", marks=needs_cuda)])
 def test_a_long_fit_ends_where_the_table_is(kind):
     long_fit_against_table(kind, 7, 3, 0, Conservative(0.05))

@@ -19,19 +19,10 @@ def test_tanh_and_softmax_are_exact_to_a_few_roundings(instruction_set):
     exact = x[:, 0].astype(np.float64)
     np.testing.assert_allclose(learner.q_values(x)[0, :, 0], np.tanh(exact), rtol=7e-7)
     np.testing.assert_allclose(learner.policy(x)[:, 0], 1 / (1 + np.exp(-exact)), rtol=1e-6)
-
-
-@pytest.mark.parametrize("instruction_set", native.info()["supported"])
-def test_tanh_is_exact_where_it_is_nearly_one(instruction_set):
-    critic = np.float32([1, 0, 1, 0, 0, 0])
-    state = LearnerState.fresh(np.float32([1, 0, 0, 0]), np.array([[critic, critic]]))
-    learner = NativeLearner([1, 2], [1, 1, 2], state, instruction_set=instruction_set)
-    x = np.linspace(3, 12, 20_000, dtype=np.float32)
-    found = learner.q_values(x[:, None])[0, :, 0]
-    np.testing.assert_allclose(found, np.tanh(x.astype(np.float64)), rtol=0, atol=1.7e-7)
-    assert (found[x > 9.1] == 1).all()
-    largest = learner.q_values(np.float32([[1e30], [-1e30]]))[0, :, 0]
-    assert largest.tolist() == [1, -1]
+    found, large = learner.q_values(x)[0, :, 0], exact > 3  # where tanh is nearly one
+    np.testing.assert_allclose(found[large], np.tanh(exact[large]), rtol=0, atol=1.7e-7)
+    assert (found[exact > 9.1] == 1).all()
+    assert learner.q_values(np.float32([[1e30], [-1e30]]))[0, :, 0].tolist() == [1, -1]
 
 
 @pytest.mark.parametrize("instruction_set", native.info()["supported"])

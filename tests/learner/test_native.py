@@ -193,21 +193,21 @@ def test_numbers_outside_their_range_change_nothing(learner_and_batch, field, va
 
 def test_wrong_indices_and_sizes_are_refused(learner_and_batch):
     learner, transitions, batches, critics = learner_and_batch
-    hyper = Hyperparameters()
-    with pytest.raises(ValueError, match="batch index 500 is outside the 500 transitions"):
-        learner.epoch(transitions, batches * 0 + 500, critics, hyper)
-    with pytest.raises(ValueError, match="distinct"):
-        learner.epoch(transitions, batches, np.array([1, 1]), hyper)
-    with pytest.raises(ValueError, match="batch size must be 1 to 32, got 33"):
-        learner.epoch(transitions, np.zeros((2, 33), np.int64), critics, hyper)
-    with pytest.raises(ValueError, match="instruction set 'mmx' is not supported"):
+    for given, message in (
+        ((batches * 0 + 500, critics), "index 500"),
+        ((batches, np.array([1, 1])), "distinct"),
+        ((np.zeros((2, 33), np.int64), critics), "got 33"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            learner.epoch(transitions, *given, Hyperparameters())
+    with pytest.raises(ValueError, match="mmx"):
         NativeLearner([4, 8, 3], [4, 8, 3], learner.state, instruction_set="mmx")
-    with pytest.raises(RuntimeError, match=r"missing \['active'\]"):
+    with pytest.raises(RuntimeError, match="active"):
         learner.load_state_dict({name: a for name, a in learner.state_dict().items() if name != "active"})
 
 
 @pytest.mark.parametrize("value", ["0", "two", "-3"])
 def test_a_senseless_number_of_threads_is_named(monkeypatch, value):
     monkeypatch.setenv("BDPI_NUM_THREADS", value)
-    with pytest.raises(ValueError, match=f"BDPI_NUM_THREADS must be a positive whole number, got '{value}'"):
+    with pytest.raises(ValueError, match=rf"BDPI_NUM_THREADS.*{value}"):
         native.default_threads()

@@ -10,7 +10,7 @@ from bdpi.learner.convolutions import PatchConv2d, Window, products_as_convoluti
 from bdpi.learner.functional import FunctionalNetwork, flatten_parameters
 from bdpi.learner.patches import lay_out, taking_patches
 from bdpi.learner.torch import TorchLearner
-from worlds import random_batches
+from worlds import picture_transitions, random_batches
 
 IMAGES = torch.randn(2, 2, 7, 9, generator=torch.Generator().manual_seed(0))
 
@@ -90,11 +90,8 @@ def test_a_network_that_looks_at_the_picture_twice_takes_pictures():
 # -- epochs -----------------------------------------------------------------------------------------------------------
 
 
-def transitions(n: int = 60) -> Transitions:
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 255, (2, n, 2, 7, 9), dtype=np.uint8)
-    rewards, discounts = rng.normal(size=n).astype(np.float32), rng.choice([0, 0.99], n).astype(np.float32)
-    return Transitions(images[0], rng.integers(0, 3, n), rewards, discounts, images[1])
+def transitions() -> Transitions:
+    return picture_transitions((2, 7, 9), 3)
 
 
 def from_bytes(images: torch.Tensor) -> torch.Tensor:

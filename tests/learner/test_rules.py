@@ -116,7 +116,7 @@ def test_an_agent_learns_by_rules_from_outside(learner):
 
 def test_without_a_compiler_rules_from_outside_are_trained_by_pytorch_which_is_said(monkeypatch):
     monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
-    with pytest.warns(RuntimeWarning, match=r"no compiler for a rule.*slower.*install a C\+\+ compiler"):
+    with pytest.warns(RuntimeWarning, match="no compiler for a rule"):
         assert agent().learner_name == "torch"
     with pytest.raises(ValueError, match="has to compile a rule"):
         agent("native")

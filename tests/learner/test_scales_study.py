@@ -12,10 +12,10 @@ from bdpi.learner.rules import ClippedDouble, Conservative
 from bdpi.learner.scales import Scales
 from scales import loop, tasks, workers
 from scales.analyse import History
-from scales.candidates import Candidate, find
+from scales.candidates import Candidate
 from scales.deploy import choose
 from scales.learning import Draws, Learning, Trials, initial_networks
-from scales.scaling import RunScales, preserve_first_layers, widened
+from scales.scaling import RunScales, preserve_first_layers
 
 DEVICE = torch.device("cuda" if nvrtc.is_available() else "cpu")
 SMALL = {"n_critics": 2, "batch_size": 16, "critic_iterations": 2, "fit_steps": 2, "hidden": 8}
@@ -42,17 +42,10 @@ def made_up(runs, steps, seed=0):
         ended = rng.random(runs) < 0.2
         final = rng.normal(size=(runs, 3)).astype(np.float32)
         after = np.where(ended[:, None], rng.normal(size=(runs, 3)), final).astype(np.float32)
-        yield (
-            seen,
-            {
-                "observations": after,
-                "final": final,
-                "actions": rng.integers(0, 2, runs),
-                "rewards": rng.normal(size=runs).astype(np.float32),
-                "discounts": np.where(ended & (rng.random(runs) < 0.5), 0, 0.9).astype(np.float32),
-                "ended": ended,
-            },
-        )
+        arrays = {"observations": after, "final": final, "actions": rng.integers(0, 2, runs), "ended": ended}
+        arrays["rewards"] = rng.normal(size=runs).astype(np.float32)
+        arrays["discounts"] = np.where(ended & (rng.random(runs) < 0.5), 0, 0.9).astype(np.float32)
+        yield seen, arrays
         seen = after
 
 
@@ -203,12 +196,6 @@ def test_ranges_grow_from_nothing():
             np.testing.assert_allclose([inputs.min(axis=0), inputs.max(axis=0)], [[-1] * 3, [1] * 3], atol=1e-5)
 
 
-def test_wide_ranges_end_at_bounds():
-    seen = np.array([[0.1, -1.0, -1.0], [0.3, 1.0, 1.0]])
-    low, high = np.array([0.0, -10.0, -np.inf]), np.array([1.0, 10.0, np.inf])
-    assert widened(seen, low, high, seen[1] - seen[0]) == pytest.approx(np.array([[0, -3, -1], [0.5, 3, 1]]))
-
-
 def test_margins_become_narrow():
     space = tasks.Space(2, 2, False, np.array([0.0, -np.inf]), np.array([1.0, np.inf]))
     scales = RunScales([Candidate(observations="narrow", narrow_from=2)], space, 20)
@@ -341,6 +328,7 @@ def test_time_limits_end_episodes_only_where_they_should(limits_terminal):
         environments.close()
 
 
+@pytest.mark.full
 def test_a_group_learns_and_records():
     settings = loop.Settings(DEVICE, sharing=1, steps=20, deploy=1)
     runs = [(Candidate(**SMALL), 0), (Candidate(**SMALL, name="other", observations="range"), 0)]
@@ -353,26 +341,12 @@ def test_a_group_learns_and_records():
     assert len(deployed) == 2 * 10
 
 
-def test_milestones_double():
-    assert [count for count in range(1, 3000) if loop.is_milestone(count, 256)] == [256, 512, 1024, 2048]
-
-
 def test_critics_decide_among_what_the_actor_finds_likely():
     policy = torch.tensor([[0.6, 0.35, 0.05]])
     q = torch.tensor([[[0.0, 1, 5], [0, 1, 0], [0, 1, 0]]])
     expected = {"actor": 0, "vote": 1, "mean": 2, "tenth": 1, "half": 1, "min-mean": 1}
     other = q - torch.tensor([0.0, 0, 9])
     assert {rule: int(choose(rule, policy, q, other)) for rule in expected} == expected
-
-
-def test_names_with_changes():
-    candidate = find("base/trust_region=0.01/n_step=3/centre=true/hidden=64/return_size=none")
-    assert (candidate.trust_region, candidate.n_step, candidate.centre) == (0.01, 3, True)
-    assert (candidate.hidden, candidate.return_size, candidate.observations) == (64, None, "range")
-    with pytest.raises(ValueError, match="unknown setting"):
-        find("paper/speed=3")
-    with pytest.raises(ValueError, match="state numbers"):
-        tasks.space_of(tasks.find("FrozenLake8x8-v1@obs2"))
 
 
 def test_scores():

@@ -59,7 +59,10 @@ def train(learning, epochs=1):
         learning.wait()
 
 
-@pytest.mark.parametrize(("space", "scales"), [(VECTOR, SCALED), (STATES, None)], ids=["vector", "states"])
+@pytest.mark.parametrize(
+    ("space", "scales"),
+    [pytest.param(VECTOR, SCALED, id="vector", marks=pytest.mark.full), pytest.param(STATES, None, id="states")],
+)
 def test_without_variants_the_epochs_are_those_of_the_kernels(space, scales):
     candidates = [Candidate(**SMALL), Candidate(**{**SMALL, "learning_rate": 1e-4}, step_size=0.5)]
     plain, fused = (make(kind, candidates, space, scales) for kind in (PlainLearning, Learning))

@@ -12,14 +12,13 @@ from bdpi.learner.rules import ClippedDouble, Conservative
 from bdpi.learner.tabular import TabularLearner, actor_targets, assign, critic_targets, group
 
 
-def one_transition(state, action, reward, discount, next_state) -> Transitions:
-    return Transitions(
-        np.array([state]),
-        np.array([action]),
-        np.array([reward], dtype=np.float32),
-        np.array([discount], dtype=np.float32),
-        np.array([next_state]),
-    )
+def transitions_of(states, actions, rewards, discounts, next_states) -> Transitions:
+    numbers = np.asarray(rewards, np.float32), np.broadcast_to(np.float32(discounts), len(states))
+    return Transitions(np.asarray(states), np.asarray(actions), *numbers, np.asarray(next_states))
+
+
+def one_transition(*values) -> Transitions:
+    return transitions_of(*([value] for value in values))
 
 
 def learner_with(q_a, q_b) -> TabularLearner:
@@ -60,13 +59,7 @@ def test_terminal_transitions_do_not_bootstrap():
 
 def test_the_actor_follows_the_last_targets_not_the_fitted_table():
     # two transitions of state 0 disagree: Q' of the first prefers action 0, that of the second action 1
-    transitions = Transitions(
-        np.array([0, 0]),
-        np.array([0, 1]),
-        np.array([1.0, 5.0], dtype=np.float32),
-        np.zeros(2, dtype=np.float32),
-        np.array([1, 1]),
-    )
+    transitions = transitions_of([0, 0], [0, 1], [1.0, 5.0], 0, [1, 1])
     learner = TabularLearner(2, 2, 1)
     hyper = Hyperparameters(critic_iterations=1, critic_rule=ClippedDouble(1.0), actor_rule=Conservative(1.0))
     learner.epoch(transitions, np.array([[0, 1]]), CRITIC, hyper)
@@ -77,13 +70,8 @@ def test_the_actor_follows_the_last_targets_not_the_fitted_table():
 def test_an_epoch_costs_what_its_batch_does_however_many_states_there_are():
     n_states, n = 1_000_000, 64
     rng = np.random.default_rng(0)
-    transitions = Transitions(
-        rng.integers(n_states, size=n),
-        rng.integers(2, size=n),
-        np.ones(n, np.float32),
-        np.ones(n, np.float32),
-        rng.integers(n_states, size=n),
-    )
+    states, actions, following = (rng.integers(most, size=n) for most in (n_states, 2, n_states))
+    transitions = transitions_of(states, actions, np.ones(n), 1, following)
     learner = TabularLearner(n_states, 2, 1)
     tracemalloc.start()
     try:
@@ -120,9 +108,7 @@ def test_converges_to_the_optimal_policy_of_a_stochastic_problem():
     states, actions = rng.integers(0, n_states, n), rng.integers(0, n_actions, n)
     cumulative = dynamics[states, actions].cumsum(axis=1)
     next_states = (cumulative < rng.random(n)[:, None]).sum(axis=1).clip(max=n_states - 1)
-    transitions = Transitions(
-        states, actions, rewards[states, actions].astype(np.float32), np.full(n, gamma, np.float32), next_states
-    )
+    transitions = transitions_of(states, actions, rewards[states, actions], gamma, next_states)
     learner = TabularLearner(n_states, n_actions, n_critics=4)
     for _ in range(400):
         batches, critics = rng.integers(0, n, (4, 256)), rng.permutation(4)
@@ -162,13 +148,8 @@ def test_the_bounds_are_reached_by_a_certain_policy_that_is_wrong():
 
 def test_a_saved_state_continues_exactly():
     rng = np.random.default_rng(0)
-    transitions = Transitions(
-        rng.integers(0, 9, 300),
-        rng.integers(0, 4, 300),
-        rng.normal(size=300).astype(np.float32),
-        np.full(300, 0.9, np.float32),
-        rng.integers(0, 9, 300),
-    )
+    states, actions, following = (rng.integers(0, most, 300) for most in (9, 4, 9))
+    transitions = transitions_of(states, actions, rng.normal(size=300), 0.9, following)
     batches, critics = rng.integers(0, 300, (3, 32)), np.arange(3)
     first = TabularLearner(9, 4, 3)
     first.epoch(transitions, batches, critics, Hyperparameters(critic_iterations=3))

@@ -71,6 +71,14 @@ def random_transitions(
     )
 
 
+def picture_transitions(shape: tuple[int, int, int], n_actions: int, n: int = 60, dtype: Any = np.uint8) -> Transitions:
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(size=(2, n, *shape)) if dtype is np.float32 else rng.integers(0, 255, (2, n, *shape))
+    rewards, discounts = rng.normal(size=n).astype(np.float32), rng.choice([0, 0.99], n).astype(np.float32)
+    pictures = drawn.astype(dtype)
+    return Transitions(pictures[0], rng.integers(0, n_actions, n), rewards, discounts, pictures[1])
+
+
 def random_batches(n_critics: int, n_trained: int, batch_size: int, n: int = 500, seed: int = 0):
     rng = np.random.default_rng(seed + 1)
     return rng.integers(0, n, (n_trained, batch_size)), rng.permutation(n_critics)[:n_trained]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -13,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -25,7 +23,7 @@ def find_chromium() -> str | None:
 
 
 class Browser:
-    """One page in one browser; a context manager.
+    """One page in one browser, until :meth:`close`.
 
     ``problems`` collects errors of the console and of scripts, ``requests`` every address the page asked for.
     """
@@ -55,13 +53,9 @@ class Browser:
                 os.dup2(end, number)
                 os.close(end)
 
-        self._process = subprocess.Popen(
-            [*command, "about:blank"],
-            close_fds=False,  # Python's own descriptors are not inherited anyway
-            preexec_fn=connect,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        # Python's own descriptors are not inherited anyway
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "close_fds": False}
+        self._process = subprocess.Popen([*command, "about:blank"], preexec_fn=connect, **quiet)
         os.close(to_browser)
         os.close(from_browser)
         try:
@@ -78,14 +72,6 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
         self.resize(self._width, self._height)
-
-    def __enter__(self) -> Browser:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._process.terminate()
@@ -152,22 +138,10 @@ class Browser:
         self._call("Input.dispatchKeyEvent", type="keyDown", key=name, **text)
         self._call("Input.dispatchKeyEvent", type="keyUp", key=name)
 
-    def screenshot(self, path: Path, whole: bool = True) -> None:
-        shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(shot["data"]))
-
     def _mouse(self, kind: str, x: float, y: float, button: str = "none", count: int = 0, modifiers: int = 0) -> None:
         held = 1 if button == "left" and kind != "mouseReleased" else 0
-        self._call(
-            "Input.dispatchMouseEvent",
-            type=kind,
-            x=x,
-            y=y,
-            button=button,
-            buttons=held,
-            clickCount=count,
-            modifiers=modifiers,
-        )
+        pressed = {"button": button, "buttons": held, "clickCount": count, "modifiers": modifiers}
+        self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **pressed)
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1

@@ -74,13 +74,6 @@ def test_whatever_runs_there_are_can_be_drawn(tmp_path: Path, runs: list[StoredR
         picture.verify()
 
 
-def test_without_runs_there_is_no_figure(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no runs"):
-        draw_figure([], [tmp_path / "figure.png"])
-    with pytest.raises(ValueError, match="no run has recorded"):
-        draw_entropy([run([1.0])], [tmp_path / "entropy.png"])
-
-
 def test_a_running_average_is_over_the_window_around_a_value() -> None:
     values = np.random.default_rng(0).normal(size=50)
     for window in (1, 2, 5, 10, 80):
@@ -113,7 +106,10 @@ def test_of_long_runs_the_first_steps_are_shown_by_themselves() -> None:
     assert early.window < whole.window
 
 
-def test_the_entropy_is_a_picture(tmp_path: Path) -> None:
-    path = tmp_path / "entropy.png"
-    draw_entropy(study(), [path])
-    assert pixels(path, "#0072b2") > 500
+def test_the_entropy_is_a_picture_and_without_runs_there_is_none(tmp_path: Path) -> None:
+    draw_entropy(study(), [tmp_path / "entropy.png"])
+    assert pixels(tmp_path / "entropy.png", "#0072b2") > 500
+    with pytest.raises(ValueError, match="no runs"):
+        draw_figure([], [tmp_path / "figure.png"])
+    with pytest.raises(ValueError, match="no run has recorded"):
+        draw_entropy([run([1.0])], [tmp_path / "none.png"])

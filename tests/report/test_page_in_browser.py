@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Browser]:
-    with Browser() as browser:
+    with contextlib.closing(Browser()) as browser:
         yield browser
 
 
@@ -72,6 +73,7 @@ def test_every_panel_has_its_curves(browser: Browser) -> None:
     assert browser.run("[...document.querySelectorAll('path')].every(e => !/NaN|Infinity/.test(e.getAttribute('d')))")
 
 
+@pytest.mark.full
 def test_a_curve_is_where_its_values_are(browser: Browser) -> None:
     """The highest point of BDPI's curve in pixels is its highest value, by the labels of the axis."""
     curve = learning_curve(rows_of(study())[0].panels[1].series[0])
@@ -98,6 +100,7 @@ def test_series_are_switched_off_and_on_by_the_legend(browser: Browser) -> None:
     assert browser.run(f"document.querySelector('{button}').getAttribute('aria-pressed')") == "true"
 
 
+@pytest.mark.full
 def test_a_series_can_be_shown_alone_and_all_can_be_hidden(browser: Browser) -> None:
     browser.click('#row0 .legend [data-series="PPO"]', shift=True)
     assert lines(browser) == ["PPO", "PPO (paper)"]
@@ -108,6 +111,7 @@ def test_a_series_can_be_shown_alone_and_all_can_be_hidden(browser: Browser) -> 
     assert texts(browser, f"{PANEL} .tip:not([hidden])") == []
 
 
+@pytest.mark.full
 def test_the_papers_curves_and_the_bands_can_be_hidden(browser: Browser) -> None:
     browser.click('#row0 .legend [data-series="/paper"]')
     assert lines(browser) == ["BDPI", "PPO"]
@@ -132,6 +136,7 @@ def test_pointing_at_a_curve_shows_its_values(browser: Browser) -> None:
     assert texts(browser, f"{PANEL} .tip:not([hidden])") == []
 
 
+@pytest.mark.full
 def test_dragging_zooms_and_a_double_click_shows_everything(browser: Browser) -> None:
     before = episodes(browser)
     assert before == (0, 60)
@@ -149,6 +154,7 @@ def test_dragging_zooms_and_a_double_click_shows_everything(browser: Browser) ->
     assert episodes(browser) == before
 
 
+@pytest.mark.full
 def test_panels_can_be_read_with_the_keyboard(browser: Browser) -> None:
     browser.run(f"document.querySelector('{PANEL} svg').focus()")
     browser.key("Home")
@@ -162,6 +168,7 @@ def test_panels_can_be_read_with_the_keyboard(browser: Browser) -> None:
     assert episodes(browser) == (0, 60)
 
 
+@pytest.mark.full
 def test_a_panel_can_be_enlarged(browser: Browser) -> None:
     before = browser.box(f"{PANEL} svg")[2]
     browser.click(f"{PANEL} figcaption button:last-child")
@@ -171,6 +178,7 @@ def test_a_panel_can_be_enlarged(browser: Browser) -> None:
     assert browser.run(f"document.querySelector('{PANEL} path.ours').getBBox().width") > 0.8 * after
 
 
+@pytest.mark.full
 def test_there_is_a_dark_and_a_light_page(browser: Browser) -> None:
     look = (
         "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color, "
@@ -192,6 +200,7 @@ def test_there_is_a_dark_and_a_light_page(browser: Browser) -> None:
         browser.media()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [360, 800, 1920])
 def test_the_page_fits_any_window(browser: Browser, width: int) -> None:
     try:
@@ -205,6 +214,7 @@ def test_the_page_fits_any_window(browser: Browser, width: int) -> None:
         browser.resize(1280, 900)
 
 
+@pytest.mark.full
 def test_controls_have_names(browser: Browser) -> None:
     assert browser.run("[...document.querySelectorAll('button')].every(e => e.innerText.trim() || e.hidden)")
     assert browser.run("[...document.querySelectorAll('svg, [role=region]')].every(e => e.getAttribute('aria-label'))")
@@ -229,6 +239,7 @@ def test_names_that_are_markup_are_shown_as_text(started: Browser, tmp_path: Pat
     assert started.problems == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("runs", "curves"),
     [

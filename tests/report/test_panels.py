@@ -19,6 +19,10 @@ def test_rows_panels_and_series_come_in_the_papers_order() -> None:
 
 def test_numbers_in_names_are_ordered_as_numbers() -> None:
     assert ordered_series(["N_t = 16", "N_t = 8", "BDPI"]) == ("BDPI", "N_t = 8", "N_t = 16")
+    rows = rows_of([run([1.0], study="a"), run([1.0], study="b"), run([1.0], study="b", row="")])
+    assert [row.title for row in rows] == ["Algorithms (a)", "Algorithms (b)", "B"]
+    for names, expected in ((["ABCDQN", "BDPI"], "BDPI"), (["1x1", "16x16"], "16x16"), (["a", "b"], "a")):
+        assert subject(names) == expected
     assert ordered_series(["16x16", "8x8", "16x8", "1x1"]) == ("1x1", "8x8", "16x8", "16x16")
     assert ordered_series(["δ = 0.1", "δ = 0.05", "δ = 0.01"]) == ("δ = 0.01", "δ = 0.05", "δ = 0.1")
 
@@ -44,26 +48,14 @@ def test_numbers_come_from_the_episodes_that_all_runs_have(lengths: list[int], e
         assert series.count == (str(runs) if runs == len(lengths) else f"{runs} of {len(lengths)}")
 
 
-def test_test_episodes_are_shown_where_there_are_any() -> None:
-    (row,) = rows_of([run([1.0, 1.0], test_returns=np.array([5.0, 7.0]))])
-    assert row.panels[0].series[0].returns.tolist() == [[5.0, 7.0]]
-
-
-def test_unfinished_runs_are_counted_by_their_status() -> None:
-    runs = [run([1.0], seed=seed, status=status) for seed, status in enumerate(["finished", "failed", "running"])]
-    (row,) = rows_of(runs)
-    assert row.panels[0].series[0].unfinished == "1 failed, 1 running"
-
-
 def test_a_run_that_failed_with_all_its_episodes_is_used() -> None:
     complete, half = (run([number] * number, seed=number, status="failed", episodes=4) for number in (4, 2))
     (row,) = rows_of([complete, half, run([1.0] * 4, seed=5)])
     assert [used.place.seed for used in row.panels[0].series[0].used] == [4, 5]
-
-
-def test_rows_of_the_same_name_say_their_study() -> None:
-    rows = rows_of([run([1.0], study="a"), run([1.0], study="b"), run([1.0], study="b", row="")])
-    assert [row.title for row in rows] == ["Algorithms (a)", "Algorithms (b)", "B"]
+    runs = [run([1.0], seed=seed, status=status) for seed, status in enumerate(["finished", "failed", "running"])]
+    assert rows_of(runs)[0].panels[0].series[0].unfinished == "1 failed, 1 running"
+    (row,) = rows_of([run([1.0, 1.0], test_returns=np.array([5.0, 7.0]))])
+    assert row.panels[0].series[0].returns.tolist() == [[5.0, 7.0]]  # tests are shown where there are any
 
 
 def test_series_of_a_row_have_different_colours_as_long_as_there_are_any() -> None:
@@ -72,9 +64,3 @@ def test_series_of_a_row_have_different_colours_as_long_as_there_are_any() -> No
     many = [f"agent {number}" for number in range(20)]
     assert set(colours(many).values()) == set(COLOURS)
     assert colours(["PPO", "BDPI"])["BDPI"] == colours(["BDPI", "x"])["BDPI"]
-
-
-def test_the_subject_of_a_row_is_bdpi_or_the_first() -> None:
-    assert subject(["ABCDQN", "BDPI"]) == "BDPI"
-    assert subject(["1x1", "16x16"]) == "16x16"
-    assert subject(["a", "b"]) == "a"

@@ -36,6 +36,7 @@ def test_estimates_are_those_of_rliable() -> None:
     assert statistics.improvement(both).runs == 22
 
 
+@pytest.mark.full
 def test_rliable_itself_agrees_on_other_numbers() -> None:
     try:
         from rliable import library, metrics
@@ -68,12 +69,11 @@ def test_bootstrap_intervals_are_those_of_every_possible_sample(values: list[flo
     limits = np.percentile(means, (1.5, 3.5, 96.5, 98.5), method="inverted_cdf")
     assert limits[0] <= low <= limits[1]
     assert limits[2] <= high <= limits[3]
-
-
-def test_the_bootstrap_keeps_environments_apart() -> None:
-    """Runs that are alike within each environment leave nothing to chance, however different environments are."""
-    estimate = statistics.iqm([np.full(5, 0.0), np.full(5, 100.0)])
-    assert interval(estimate) == (50.0, 50.0, 50.0)
+    # Environments are kept apart: runs that are alike within each leave nothing to chance.
+    assert interval(statistics.iqm([np.full(5, 0.0), np.full(5, 100.0)])) == (50.0, 50.0, 50.0)
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    assert statistics.iqm([np.array(values)]) == statistics.iqm([np.array(values)])
+    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
 def test_the_interquartile_mean_leaves_the_extremes_out() -> None:
@@ -92,19 +92,8 @@ def test_the_probability_of_improvement_counts_pairs() -> None:
     assert interval(statistics.improvement([(X[:, 0] + 10, Y[:, 0])])) == pytest.approx((1.0, 1.0, 1.0))
     forth, back = (statistics.improvement([pair]).value for pair in ((X[:, 0], Y[:, 0]), (Y[:, 0], X[:, 0])))
     assert forth + back == pytest.approx(1.0)
-
-
-def test_environments_without_runs_are_left_out_of_a_comparison() -> None:
-    assert statistics.improvement([(X[:, 0], np.zeros(0)), (X[:, 1], Y[:, 1])]) == statistics.improvement(
-        [(X[:, 1], Y[:, 1])]
-    )
-
-
-def test_means_have_students_interval() -> None:
-    values = [3.0, 1.0, 4.0, 1.0, 5.0]
-    half = 2.776445 * standard.stdev(values) / math.sqrt(5)
-    expected = (2.8, 2.8 - half, 2.8 + half)
-    assert interval(statistics.mean(np.array(values))) == pytest.approx(expected, rel=1e-4)
+    known = [(X[:, 1], Y[:, 1])]  # environments without runs are left out
+    assert statistics.improvement([(X[:, 0], np.zeros(0)), *known]) == statistics.improvement(known)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +102,10 @@ def test_means_have_students_interval() -> None:
 )
 def test_students_quantiles_are_those_of_the_books(freedom: int, quantile: float) -> None:
     assert statistics.student(freedom) == pytest.approx(quantile, abs=1e-4)
+    values = np.random.default_rng(0).normal(size=freedom + 1)
+    half = quantile * standard.stdev(values) / math.sqrt(freedom + 1)
+    expected = (values.mean(), values.mean() - half, values.mean() + half)
+    assert interval(statistics.mean(values)) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("estimate", [statistics.mean, lambda values: statistics.iqm([values])])
@@ -122,12 +115,6 @@ def test_too_few_runs_have_no_interval(estimate: Any) -> None:
     assert math.isnan(one.low)
     assert math.isnan(none.value)
     assert none.runs == 0
-
-
-def test_the_same_runs_have_the_same_intervals() -> None:
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
-    assert statistics.iqm([X[:, 0]]) == statistics.iqm([X[:, 0]])
-    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
 def test_a_learning_curve_is_the_mean_of_smoothed_returns() -> None:
@@ -143,13 +130,17 @@ def test_a_learning_curve_is_the_mean_of_smoothed_returns() -> None:
     assert curve.runs == 5
     assert (curve.low < curve.mean).all()
     assert (curve.mean < curve.high).all()
-
-
-def test_the_band_of_two_runs_is_between_them() -> None:
-    """A quarter of the samples has the first run twice, a quarter the second, so they are the percentiles."""
-    curve = statistics.learning_curve(series_of(np.full(20, 1.0), np.full(20, 3.0)))
-    assert curve.low == pytest.approx(np.full(20, 1.0))
-    assert curve.high == pytest.approx(np.full(20, 3.0))
+    both = statistics.learning_curve(series_of(np.full(20, 1.0), np.full(20, 3.0)))
+    # A quarter of the samples has the first run twice, a quarter the second, so they are the percentiles.
+    assert both.low == pytest.approx(np.full(20, 1.0))
+    assert both.high == pytest.approx(np.full(20, 3.0))
+    alone = statistics.learning_curve(series_of([1.0, 2.0], []))
+    assert alone.runs == 1
+    assert np.isnan(alone.low).all()
+    assert len(statistics.learning_curve(series_of([], [])).mean) == 0
+    thinned = statistics.learning_curve(series_of(np.arange(5000.0), np.arange(5000.0)), max_points=100).episodes
+    assert (len(thinned), thinned[0], thinned[-1]) == (100, 1, 5000)
+    assert len(set(np.diff(thinned))) <= 2
 
 
 def test_bands_cover_the_true_mean_about_as_often_as_they_say() -> None:
@@ -160,20 +151,6 @@ def test_bands_cover_the_true_mean_about_as_often_as_they_say() -> None:
         curve = statistics.learning_curve(series_of(*generator.normal(size=(16, 1))))
         covered += bool(curve.low[0] <= 0.0 <= curve.high[0])
     assert 174 <= covered <= 198
-
-
-def test_long_curves_are_thinned_between_their_ends() -> None:
-    curve = statistics.learning_curve(series_of(np.arange(5000.0), np.arange(5000.0)), max_points=100)
-    assert len(curve.episodes) == 100
-    assert (curve.episodes[0], curve.episodes[-1]) == (1, 5000)
-    assert len(set(np.diff(curve.episodes))) <= 2
-
-
-def test_one_run_has_a_curve_without_a_band_and_no_run_has_none() -> None:
-    curve = statistics.learning_curve(series_of([1.0, 2.0], []))
-    assert curve.runs == 1
-    assert np.isnan(curve.low).all()
-    assert len(statistics.learning_curve(series_of([], [])).mean) == 0
 
 
 def test_scores_are_means_over_all_episodes_or_the_last() -> None:
@@ -191,10 +168,8 @@ def test_a_threshold_is_reached_at_the_first_episode_that_is_as_high() -> None:
     assert statistics.first_at_least(curve, 0.5) == 14
     assert statistics.first_at_least(curve, 0.95) is None
     assert statistics.first_at_least(np.zeros(0), 0.5) is None
-
-
-def test_a_lucky_first_episode_reaches_no_threshold() -> None:
-    assert statistics.first_at_least(np.array([1.0, 0.8] + [0.1] * 20 + [0.6]), 0.5) == 23
+    lucky = np.array([1.0, 0.8] + [0.1] * 20 + [0.6])  # only in its first episodes
+    assert statistics.first_at_least(lucky, 0.5) == 23
     assert statistics.first_at_least(np.array([0.0, 0.6]), 0.5) == 2
 
 

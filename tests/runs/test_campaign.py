@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -13,7 +14,6 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,13 @@ def small_study(root: Path, **plan: Any) -> list[Job]:
     ]
 
 
-def episodes_of(root: Path, jobs: list[Job]) -> dict[Any, Any]:
+def read_study(root: Path, jobs: list[Job]) -> tuple[str, list[StoredRun], list[str]]:
     write_index(root / "small", "Small", [(job.place, job.folder) for job in jobs])
-    _, runs, problems = read_runs(root / "small")
+    return read_runs(root / "small")
+
+
+def episodes_of(root: Path, jobs: list[Job]) -> dict[Any, Any]:
+    _, runs, problems = read_study(root, jobs)
     assert not problems
     return {(run.place.series, run.place.seed): (run.returns.tolist(), run.lengths.tolist()) for run in runs}
 
@@ -57,6 +61,12 @@ def episodes_of(root: Path, jobs: list[Job]) -> dict[Any, Any]:
 def run_all(jobs: list[Job], executor: Executor | None = None, **others: Any) -> tuple[Tally, list[str]]:
     said: list[str] = []
     return run_campaign(jobs, executor or make_executor("local"), say=said.append, **others), said
+
+
+def after(n: int) -> Callable[[], bool]:
+    """Asks to stop after n steps."""
+    left = iter(range(n))
+    return lambda: next(left, None) is None
 
 
 @pytest.fixture(scope="module")
@@ -81,17 +91,8 @@ def test_finished_runs_are_never_repeated(tmp_path: Path) -> None:
     assert status_of(longer) == "unfinished"
     assert execute(longer).status == "finished"
     assert status_of(job(tmp_path, episodes=3)) == "finished"
-
-
-def test_a_finished_run_whose_memory_was_removed_is_finished_and_starts_over_to_become_longer(
-    tmp_path: Path, expected: dict[Any, Any]
-) -> None:
-    execute(job(tmp_path, episodes=10))
-    (tmp_path / "small" / "BDPI-seed0" / "replay.npz").unlink()
-    assert status_of(job(tmp_path, episodes=10)) == "finished"
-    longer = [job(tmp_path)]
-    assert run_all(longer)[0].done == longer
-    assert episodes_of(tmp_path, longer)["BDPI", 0] == expected["BDPI", 0]
+    with pytest.raises(RunError, match="did you mean n_critics"):  # before anything runs
+        check_jobs([*jobs, job(tmp_path, hyperparameters={"n_critic": 3})])
 
 
 def a_run_that_must_start_over(root: Path, agent: str) -> tuple[Job, Job]:
@@ -114,15 +115,13 @@ def test_a_finished_run_is_kept_until_a_longer_one_has_finished(tmp_path: Path, 
     short, longer = a_run_that_must_start_over(tmp_path, agent)
     before = stored(short)
     for steps in (3, 60):
-        left = iter(range(steps))
-        assert execute(longer, lambda left=left: next(left, None) is None).status == "interrupted"  # type: ignore[misc]
+        assert execute(longer, after(steps)).status == "interrupted"
         kept = stored(short)
         assert (kept.status, kept.returns.tolist()) == ("finished", before.returns.tolist())
-        assert status_of(short) == "finished"
-        assert status_of(longer) == "unfinished"
+        assert (status_of(short), status_of(longer)) == ("finished", "unfinished")
     assert execute(longer).status == "finished"
     assert len(stored(longer).returns) == 15
-    assert not [path.name for path in longer.folder.iterdir() if path.name.startswith(".")]
+    assert not list(longer.folder.glob(".*"))
     fresh = replace(longer, folder=tmp_path / "fresh")
     execute(fresh)
     assert stored(fresh).returns.tolist() == stored(longer).returns.tolist()
@@ -132,8 +131,7 @@ def test_an_interrupted_attempt_is_not_taken_for_a_finished_run(tmp_path: Path) 
     """Not even where it has the episodes that are wanted now: it was to have more."""
     _, longer = a_run_that_must_start_over(tmp_path, "dqn")
     much_longer = replace(longer, config=longer.config.changed(episodes=5000))
-    left = iter(range(1000))
-    assert execute(much_longer, lambda: next(left, None) is None).status == "interrupted"
+    assert execute(much_longer, after(1000)).status == "interrupted"
     assert episodes_done(much_longer) > 15
     assert execute(longer).status == "finished"
     assert (stored(longer).status, len(stored(longer).returns)) == ("finished", 15)
@@ -142,19 +140,16 @@ def test_an_interrupted_attempt_is_not_taken_for_a_finished_run(tmp_path: Path) 
 def test_a_stopped_peer_is_not_replaced_by_one_that_was_stopped_earlier(tmp_path: Path) -> None:
     one = job(tmp_path, agent="ppo", hyperparameters={}, episodes=500)
     for steps in (200, 50):
-        left = iter(range(steps))
-        assert execute(one, lambda left=left: next(left, None) is None).status == "interrupted"  # type: ignore[misc]
+        assert execute(one, after(steps)).status == "interrupted"
         assert stored(one).lengths.sum() > 150
 
 
 def test_an_index_that_is_written_again_knows_runs_and_no_attempts(tmp_path: Path) -> None:
     short, longer = a_run_that_must_start_over(tmp_path, "ppo")
-    left = iter(range(5))
-    execute(longer, lambda: next(left, None) is None)
+    execute(longer, after(5))
     assert (longer.folder / ".attempt" / "config.json").exists()
     (tmp_path / "small" / "study.json").write_text("{")
-    write_index(tmp_path / "small", "Small", [])
-    _, runs, problems = read_runs(tmp_path / "small")
+    _, runs, problems = read_study(tmp_path, [])
     assert not problems
     assert [(run.path, run.status) for run in runs] == [(short.folder, "finished")]
 
@@ -164,13 +159,11 @@ def test_what_a_ray_worker_sends_does_not_replace_what_is_worth_more(tmp_path: P
 
     short, longer = a_run_that_must_start_over(tmp_path, "ppo")
     elsewhere = replace(longer, folder=tmp_path / "worker" / "run")
-    left = iter(range(5))
-    result = execute(elsewhere, lambda: next(left, None) is None)
-    _received(longer, _packed(elsewhere.folder), result)
-    assert (stored(short).status, len(stored(short).returns)) == ("finished", 10)
-    result = execute(elsewhere)
-    assert _received(longer, _packed(elsewhere.folder), result) == result
-    assert (stored(longer).status, len(stored(longer).returns)) == ("finished", 15)
+    for stop, episodes in ((after(5), 10), (None, 15)):
+        result = execute(elsewhere, stop) if stop else execute(elsewhere)
+        assert stop or _received(longer, _packed(elsewhere.folder), result) == result
+        _received(longer, _packed(elsewhere.folder), result)
+        assert (stored(short).status, len(stored(short).returns)) == ("finished", episodes)
 
 
 def index_some(root: Path, number: int, barrier: Any) -> None:
@@ -197,7 +190,7 @@ class Killed(BaseException):
     """As kill -9: nothing after it is done."""
 
 
-@pytest.mark.parametrize("agent", ["bdpi", "ppo"])
+@pytest.mark.parametrize("agent", ["ppo", pytest.param("bdpi", marks=pytest.mark.full)])
 def test_a_study_that_is_killed_while_a_longer_run_takes_over_has_one_of_both(
     tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,10 +205,8 @@ def test_a_study_that_is_killed_while_a_longer_run_takes_over_has_one_of_both(
             with pytest.raises(Killed) if survived < 4 else suppress(Killed):
                 execute(longer)
         run = stored(longer)
-        assert (run.status, len(run.returns), run.record.status.episodes) in (
-            ("finished", 10, 10),
-            ("finished", 15, 15),
-        )
+        assert (run.status, len(run.returns)) in (("finished", 10), ("finished", 15))
+        assert run.record.status.episodes == len(run.returns)
         assert status_of(short) in ("finished", "unfinished")
         assert execute(short).status == "finished"
         assert execute(longer).status == "finished"
@@ -263,14 +254,32 @@ def test_a_run_with_other_settings_is_not_mistaken_for_this_one(tmp_path: Path) 
         status_of(job(tmp_path, off_policy_noise=0.1))
 
 
-def recorded(one: Job, **settings: Any) -> None:
+def recorded(one: Job, state: str = "finished", **settings: Any) -> None:
     """Put a finished run there, of which only the settings matter."""
     folder = RunFolder(one.folder)
     folder.make()
     folder.monitor.write_text('#{"t_start": 0, "env_id": ""}\nr,l,t\n' + "1,1,1\n" * 15)
     result = summarize(Episodes([1.0] * 15), 15, 1.0)
-    status = RunStatus(status="finished", result=result, policy="MlpPolicy")
+    status = RunStatus(status=state, result=result, policy="MlpPolicy")
     folder.write(RunRecord(one.config.changed(**settings), status))
+
+
+def test_a_failing_run_does_not_stop_the_others_and_says_why_everywhere(tmp_path: Path) -> None:
+    """In what is said, in the store, in an archive, and in the report."""
+    jobs = [job(tmp_path, "bad", environment="odd_worlds:NotANumber-v0"), job(tmp_path)]
+    tally, said = run_all([*jobs, job(tmp_path, "unknown", environment="Missing-v0")])
+    assert (len(tally.done), len(tally.failed)) == (1, 2)
+    for part in ("not finite: nan", "Traceback", "unknown environment 'Missing-v0'"):
+        assert part in "\n".join(said)
+    # of 3 runs of 15 episodes, one is whole, and one has 3 episodes
+    assert tally.line().startswith("1 of 3 runs done, 0 running, 2 failed, 40% of the episodes, time left ")
+    title, runs, _ = read_study(tmp_path, jobs)
+    write_archive(tmp_path / "archive", title, runs)
+    for found in (runs, read_runs(tmp_path / "archive")[1]):
+        assert "not finite: nan" in found[0].error
+        assert found[1].error == ""
+    write_report(runs, tmp_path / "report", title=title, command="c")
+    assert "not finite: nan" in (tmp_path / "report" / "tables.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -299,105 +308,52 @@ def test_a_setting_that_is_no_longer_there_is_a_difference(
             status_of(one)
 
 
-def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
-    bad = job(tmp_path, "bad", environment="odd_worlds:NotANumber-v0")
-    unknown = job(tmp_path, "unknown", environment="Missing-v0")
-    tally, said = run_all([bad, unknown, job(tmp_path)])
-    assert len(tally.done) == 1
-    assert len(tally.failed) == 2
-    text = "\n".join(said)
-    assert "not finite: nan" in text
-    assert "Traceback" in text
-    assert "unknown environment 'Missing-v0'" in text
-    # of 3 runs of 15 episodes, one is whole, and one has 3 episodes
-    assert tally.line().startswith("1 of 3 runs done, 0 running, 2 failed, 40% of the episodes, time left ")
-
-
 def test_the_reason_of_a_failure_may_have_several_lines(tmp_path: Path) -> None:
     one = job(tmp_path)
-    execute(one)
-    config = json.loads((one.folder / "config.json").read_text())
-    (one.folder / "config.json").write_text(json.dumps(config | {"status": "failed"}))
-    (one.folder / "error.txt").write_text(
-        'Traceback (most recent call last):\n  File "robot.py", line 3\n    it()\nValueError: the robot\nis on fire\n'
-    )
+    recorded(one, state="failed")
+    trace = 'Traceback (most recent call last):\n  File "robot.py", line 3\n    it()\n'
+    (one.folder / "error.txt").write_text(f"{trace}ValueError: the robot\nis on fire\n")
     assert stored(one).error == "ValueError: the robot is on fire"
-
-
-def test_why_a_run_failed_is_kept_in_the_store_the_archive_and_the_report(tmp_path: Path) -> None:
-    jobs = [job(tmp_path, "bad", environment="odd_worlds:NotANumber-v0"), job(tmp_path)]
-    run_all(jobs)
-    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
-    title, runs, _ = read_runs(tmp_path / "small")
-    write_archive(tmp_path / "archive", title, runs)
-    for found in (runs, read_runs(tmp_path / "archive")[1]):
-        assert ["not finite: nan" in run.error for run in found] == [True, False]
-        assert found[1].error == ""
-    write_report(runs, tmp_path / "report", title=title, command="c")
-    assert "not finite: nan" in (tmp_path / "report" / "tables.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["local", "processes"])
 def test_an_environment_that_calls_sys_exit_fails_its_run_only(tmp_path: Path, name: str) -> None:
     bad = job(tmp_path, "bad", environment="odd_worlds:Exiting-v0")
     tally, said = run_all([bad, job(tmp_path)], make_executor(name, workers=2), should_stop=stop_after(120))
-    assert len(tally.done) == 1
-    assert len(tally.failed) == 1
+    assert (len(tally.done), len(tally.failed)) == (1, 1)
     text = "\n".join(said)
     assert "SystemExit: 3" in text
     assert "Traceback" in text
 
 
-def test_a_damaged_folder_is_named_and_nothing_else_is_lost(tmp_path: Path) -> None:
-    jobs = [job(tmp_path, seed=seed) for seed in range(3)]
-    run_all(jobs)
-    (jobs[0].folder / "monitor.csv").write_bytes(b"\xff\x00 no monitor")
-    (jobs[1].folder / "config.json").write_text('{"environment": ')
-    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
-    title, runs, problems = read_runs(tmp_path / "small")
-    assert (title, len(runs), len(problems)) == ("Small", 1, 2)
-    assert "BDPI-seed0/monitor.csv is damaged" in problems[0]
-    assert "BDPI-seed1/config.json is damaged" in problems[1]
-    tally, said = run_all(jobs)
-    assert any("BDPI-seed1/config.json is damaged" in line for line in said)
-    assert any("BDPI-seed0/monitor.csv is damaged" in line for line in said)
-    assert jobs[2] in tally.done
-
-
 def test_a_damaged_index_is_named_and_the_runs_are_found_without_it(tmp_path: Path) -> None:
     jobs = [job(tmp_path, seed=seed) for seed in range(2)]
     run_all(jobs)
-    root = tmp_path / "small"
     whole = episodes_of(tmp_path, jobs)
-    (root / "study.json").write_text('{"title": "Sma')
-    _, runs, problems = read_runs(root)
+    (tmp_path / "small" / "study.json").write_text('{"title": "Sma')
+    _, runs, (problem,) = read_runs(tmp_path / "small")
     assert {(run.place.series, run.place.seed): (run.returns.tolist(), run.lengths.tolist()) for run in runs} == whole
-    assert len(problems) == 1
-    assert "study.json is damaged" in problems[0]
-    assert "the 2 runs below" in problems[0]
+    assert "study.json is damaged" in problem
+    assert "the 2 runs below" in problem
 
 
-def test_the_time_left_follows_the_later_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten episodes in ten seconds, then one in ten: the ninety that are left take longer than ninety seconds."""
-    clock, one = [100.0], job(tmp_path, episodes=101)
+def test_the_time_left_is_known_after_the_first_runs_and_follows_the_later_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lefts: dict[int, float | None] = {}  # runs in this process tell nothing while they run
+    jobs = [job(tmp_path, seed=seed, episodes=1) for seed in range(2)]
+    run_all(jobs, show=lambda tally: lefts.update({len(tally.done): tally.seconds_left()}))
+    assert lefts[1] > 0
+    # Ten episodes in ten seconds, then one in ten: the ninety that are left take longer than ninety seconds.
+    clock, one = [100.0], job(tmp_path, "long", episodes=101)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     tally = Tally([one], running={one: 0.0}, began=100.0)
     one.folder.mkdir(parents=True)
-    monitor = one.folder / "monitor.csv"
     for second in range(21):
         clock[0] = 100.0 + second
-        monitor.write_text("#\nr,l,t\n" + "1,1,1\n" * (min(second, 10) + (second == 20)))
+        (one.folder / "monitor.csv").write_text("#\nr,l,t\n" + "1,1,1\n" * (min(second, 10) + (second == 20)))
         left = tally.seconds_left()
     assert left == 900
-
-
-def test_the_time_left_is_known_after_the_first_runs_of_this_process(tmp_path: Path) -> None:
-    """They tell nothing while they run."""
-    lefts: dict[int, float | None] = {}
-    jobs = [job(tmp_path, seed=seed, episodes=1) for seed in range(2)]
-    run_all(jobs, show=lambda tally: lefts.update({len(tally.done): tally.seconds_left()}))
-    assert lefts[1] is not None
-    assert lefts[1] > 0
 
 
 def test_a_run_with_noise_needs_its_test_episodes(tmp_path: Path) -> None:
@@ -407,16 +363,14 @@ def test_a_run_with_noise_needs_its_test_episodes(tmp_path: Path) -> None:
     (jobs[0].folder / "test.csv").unlink()
     short = jobs[1].folder / "test.csv"
     short.write_text("".join(short.read_text().splitlines(keepends=True)[:-2]))
-    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
-    _, runs, problems = read_runs(tmp_path / "small")
+    _, runs, problems = read_study(tmp_path, jobs)
     assert [run.place.seed for run in runs] == [2]
-    assert "BDPI-seed0/test.csv cannot be read" in problems[0]
-    assert "BDPI-seed1/test.csv is damaged: it has 4 episodes instead of 6; remove" in problems[1]
     for longer in (False, True):
         tally, said = run_all([replace(one, config=one.config.changed(episodes=6 + longer)) for one in jobs])
         assert len(tally.done) == 1
-        assert "BDPI-seed0/test.csv cannot be read" in said[0]
-        assert "BDPI-seed1/test.csv is damaged: it has 4 episodes instead of 6; remove" in said[1]
+        for lines in (problems, said):
+            assert "BDPI-seed0/test.csv cannot be read" in lines[0]
+            assert "BDPI-seed1/test.csv is damaged: it has 4 episodes instead of 6; remove" in lines[1]
     assert not (jobs[0].folder / "test.csv").exists()
 
 
@@ -431,17 +385,10 @@ def test_a_run_whose_last_test_was_interrupted_is_whole(tmp_path: Path) -> None:
     test = one.folder / "test.csv"
     test.write_text("".join(test.read_text().splitlines(keepends=True)[:-1]))
     assert status_of(one) == "finished"
-    tests = stored(one).test_returns
-    assert tests is not None
-    assert len(tests) == 5
-
-
-def test_an_archive_names_runs_whose_tests_were_lost_before(tmp_path: Path) -> None:
-    one = job(tmp_path, off_policy_noise=0.2, episodes=6)
-    execute(one)
+    assert len(stored(one).test_returns) == 5
     write_archive(tmp_path / "archive", "Small", [replace(stored(one), test_returns=None), stored(one)])
     _, runs, problems = read_runs(tmp_path / "archive")
-    assert [len(run.shown_returns) for run in runs] == [6]
+    assert [len(run.shown_returns) for run in runs] == [5]
     assert "lacks test episodes" in problems[0]
 
 
@@ -464,38 +411,40 @@ def test_an_archive_keeps_what_the_new_runs_lack(tmp_path: Path) -> None:
     assert with_archived([replace(second, returns=np.zeros(1))], tmp_path / "failed")[0].status == "finished"
     config = first.config.changed(hyperparameters={"n_critics": 3})
     other = replace(first, record=RunRecord(config, first.record.status))
-    with pytest.raises(
-        RunError, match=r"BDPI on FrozenLake-v1, seed 0, with another hyperparameters: .*another folder"
-    ):
+    with pytest.raises(RunError, match="hyperparameters"):
         with_archived([other], archive)
     (archive / "runs.json").write_text("{")
-    with pytest.raises(RunError, match=r"archive .* is damaged"):
+    with pytest.raises(RunError, match="damaged"):
         with_archived([third], archive)
 
 
-def test_what_is_no_run_is_named_with_what_to_do(tmp_path: Path) -> None:
-    jobs = [job(tmp_path, seed=seed) for seed in range(4)]
+def test_what_is_no_run_is_named_with_what_to_do_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, seed=seed) for seed in range(7)]
     run_all(jobs)
-    (jobs[0].folder / "config.json").unlink()
-    shutil.rmtree(jobs[1].folder)
-    jobs[1].folder.write_text("a file")
-    (jobs[2].folder / "config.json").write_text('{"environment": "FrozenLake-v1", "agent": "bdpi"}')
-    shutil.rmtree(jobs[3].folder)
-    jobs[3].folder.mkdir()  # it has not begun
-    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
-    _, runs, problems = read_runs(tmp_path / "small")
-    assert not [run for run in runs if run.place.seed != 2]
+    folders = [one.folder for one in jobs]
+    (folders[0] / "config.json").unlink()
+    shutil.rmtree(folders[1])
+    folders[1].write_text("a file")
+    (folders[2] / "config.json").write_text('{"environment": "FrozenLake-v1", "agent": "bdpi"}')
+    (folders[3] / "config.json").write_text('{"environment": ')
+    (folders[4] / "monitor.csv").write_bytes(b"\xff\x00 no monitor")
+    shutil.rmtree(folders[5])
+    folders[5].mkdir()  # it has not begun
+    title, runs, problems = read_study(tmp_path, jobs)
+    assert (title, [run.place.seed for run in runs], len(problems)) == ("Small", [6], 5)
     assert "BDPI-seed0 has monitor.csv, agent.zip, replay.npz, episode.json" in problems[0]
     assert "BDPI-seed1 is a file" in problems[1]
-    assert all(f"remove {jobs[seed].folder}, and bdpi study repeats" in problems[seed] for seed in (0, 1))
+    assert all(f"remove {folders[seed]}, and bdpi study repeats" in problems[seed] for seed in (0, 1))
     tally, said = run_all(jobs)
-    assert tally.done == [jobs[3]]
+    assert tally.done == [jobs[6], jobs[5]]
     lines = "\n".join(said)
-    assert f"{jobs[0].folder} already holds monitor.csv" in lines
-    assert "whose config.json is missing, so it cannot go on: remove it" in lines
-    assert f"{jobs[1].folder} cannot be a run folder: a file of that name is in the way: remove it" in lines
-    assert f"{jobs[2].folder}/config.json is damaged: it has no 'seed'" in lines
-    assert f"remove {jobs[2].folder} to repeat" in lines
+    assert f"{folders[0]} already holds monitor.csv" in lines
+    assert f"{folders[1]} cannot be a run folder: a file of that name is in the way: remove it" in lines
+    assert f"{folders[2]}/config.json is damaged: it has no 'seed'" in lines
+    assert f"remove {folders[2]} to repeat" in lines
+    for damaged in (f"{folders[3]}/config.json is damaged", f"{folders[4]}/monitor.csv is damaged"):
+        assert damaged in lines
+        assert damaged in "\n".join(problems)
 
 
 @pytest.mark.parametrize("text", ["r,l\n1", '#{"t_start": 0, "env_id": ""}\nr,l,t\n1,1,1\n'])
@@ -504,8 +453,6 @@ def test_a_damaged_peer_is_left_alone_by_a_longer_study(tmp_path: Path, text: st
     execute(one)
     (one.folder / "monitor.csv").write_text(text)
     for episodes in (15, 30):
-        with pytest.raises(RunError, match=r"monitor\.csv is damaged: .*; remove .* to repeat the run"):
-            status_of(replace(one, config=one.config.changed(episodes=episodes)))
         tally, said = run_all([replace(one, config=one.config.changed(episodes=episodes))])
         assert tally.failed
         assert "monitor.csv is damaged" in said[0]
@@ -598,7 +545,7 @@ def test_what_a_run_that_was_killed_left_half_written_is_removed(tmp_path: Path,
     for name in LEFT:
         (one.folder / name).write_text("half a file")
     assert run_all([one])[0].done == [one]
-    assert not [path.name for path in one.folder.iterdir() if path.name.startswith(".")]
+    assert not list(one.folder.glob(".*"))
 
 
 def test_who_would_resume_a_run_leaves_the_files_that_are_being_saved(tmp_path: Path) -> None:
@@ -606,7 +553,7 @@ def test_who_would_resume_a_run_leaves_the_files_that_are_being_saved(tmp_path: 
     execute(one)
     saving = one.folder / ".next-9-agent.zip"
     saving.write_bytes(b"the first half")
-    with RunFolder(one.folder).locked(), pytest.raises(RunError, match="being trained by another process"):
+    with RunFolder(one.folder).locked(), pytest.raises(RunError, match="another process"):
         prepare_resumption(one.folder, episodes=100)
     assert saving.exists()
 
@@ -614,15 +561,11 @@ def test_who_would_resume_a_run_leaves_the_files_that_are_being_saved(tmp_path: 
 def test_two_processes_never_write_the_same_run(tmp_path: Path) -> None:
     """Both would like to; one of them is told that it is busy, or finds it done."""
     one = job(tmp_path, episodes=40)
-    code = (
-        "import sys, pickle; from bdpi.runs.job import execute; "
-        "print(execute(pickle.load(open(sys.argv[1], 'rb'))).status)"
-    )
-    import pickle
-
+    code = "import sys, pickle; from bdpi.runs.job import execute; print(execute(pickle.load(sys.stdin.buffer)).status)"
     (tmp_path / "job").write_bytes(pickle.dumps(one))
+    command = [sys.executable, "-c", code]
     both = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "job")], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(command, stdin=(tmp_path / "job").open("rb"), stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     answers = [process.communicate(timeout=120)[0].strip() for process in both]
@@ -633,13 +576,9 @@ def test_two_processes_never_write_the_same_run(tmp_path: Path) -> None:
 
 
 def test_an_archive_holds_everything(tmp_path: Path) -> None:
-    jobs = [
-        job(tmp_path, record_entropy=True, episodes=40),
-        job(tmp_path, "noisy", off_policy_noise=0.2),
-    ]
+    jobs = [job(tmp_path, record_entropy=True, episodes=40), job(tmp_path, "noisy", off_policy_noise=0.2)]
     run_all(jobs)
-    write_index(tmp_path / "small", "Small", [(job.place, job.folder) for job in jobs])
-    title, runs, _ = read_runs(tmp_path / "small")
+    title, runs, _ = read_study(tmp_path, jobs)
     write_archive(tmp_path / "archive", title, runs)
     again, copies, problems = read_runs(tmp_path / "archive")
     assert (again, problems) == ("Small", [])
@@ -649,14 +588,11 @@ def test_an_archive_holds_everything(tmp_path: Path) -> None:
         np.testing.assert_array_equal(copy.returns, run.returns)
         np.testing.assert_array_equal(copy.lengths, run.lengths)
         assert (copy.test_returns is None) == (run.test_returns is None)
-    assert runs[0].entropies is not None
     assert len(runs[0].entropies) == runs[0].lengths.sum()
     assert 0 < runs[0].entropies[0] <= 2
-    assert copies[0].entropies is not None
     assert copies[0].entropies[0] == pytest.approx(runs[0].entropies[:100].mean(), rel=1e-3)
-    assert runs[1].test_returns is not None
     assert len(runs[1].test_returns) == 15
-    with pytest.raises(RunError, match="is not the folder of a study"):
+    with pytest.raises(RunError, match="not the folder"):
         read_runs(tmp_path)
     (tmp_path / "archive" / "episodes.csv.gz").write_bytes(b"nothing")
     with pytest.raises(RunError, match="is damaged"):
@@ -666,45 +602,28 @@ def test_an_archive_holds_everything(tmp_path: Path) -> None:
 def test_the_entropy_of_an_interrupted_run_is_complete(tmp_path: Path) -> None:
     whole, parts = job(tmp_path, "whole", record_entropy=True), job(tmp_path, "parts", record_entropy=True)
     execute(whole)
-    left = iter(range(30))
-    assert execute(parts, lambda: next(left, None) is None).status == "interrupted"
+    assert execute(parts, after(30)).status == "interrupted"
     assert execute(parts).status == "finished"
     assert (parts.folder / "entropy.f32").read_bytes() == (whole.folder / "entropy.f32").read_bytes()
     assert execute(job(tmp_path, "none", agent="abcdqn", record_entropy=True)).error.startswith("abcdqn has no actor")
 
 
-def test_mistakes_are_found_before_anything_runs(tmp_path: Path) -> None:
-    check_jobs(small_study(tmp_path))
-    with pytest.raises(RunError, match=r"BDPI: .*'n_critic': did you mean n_critics"):
-        check_jobs([job(tmp_path, hyperparameters={"n_critic": 3})])
-    with pytest.raises(RunError, match="unknown agent 'trpo': choose from bdpi"):
-        check_jobs([job(tmp_path, agent="trpo")])
-
-
-def test_a_ray_worker_tells_why_a_run_could_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bdpi.runs.executors import on_ray
-
-    monkeypatch.setattr(on_ray, "_ask", lambda method, *arguments: False)
-    missing = job(tmp_path, environment="Missing-v0")
-    result, files = on_ray._work(missing, SimpleNamespace(begin=None, is_set=None), tmp_path / "nowhere")
-    assert "unknown environment 'Missing-v0'" in result.error
-    assert not files
-
-
-@pytest.mark.slow
-def test_ray_workers_that_do_not_share_files_send_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_workers_that_do_not_share_files_send_them_or_tell_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ray", reason="needs the extra bdpi[ray]")
     from bdpi.runs.executors import on_ray
 
     monkeypatch.setattr(on_ray, "_marker", lambda jobs: nullcontext(tmp_path / "nowhere"))
     jobs = [job(tmp_path, seed=seed) for seed in range(2)]
-    tally, said = run_all(jobs, make_executor("ray", workers=2))
+    tally, said = run_all([*jobs, job(tmp_path, "bad", environment="Missing-v0")], make_executor("ray", workers=2))
     assert len(tally.done) == 2, said
+    assert "unknown environment 'Missing-v0'" in "\n".join(said)
     assert len(episodes_of(tmp_path, jobs)["BDPI", 1][0]) == 15
     assert status_of(jobs[0]) == "finished"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_ray_finishes_a_study_though_a_worker_is_killed(tmp_path: Path, expected: dict[Any, Any]) -> None:
     ray = pytest.importorskip("ray", reason="needs the extra bdpi[ray]")
     jobs = small_study(tmp_path)

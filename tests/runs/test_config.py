@@ -64,7 +64,7 @@ def test_a_wrong_value_is_named_with_its_file(tmp_path: Path, name: str, value: 
 
 def test_another_version_of_the_schema_is_refused(tmp_path: Path) -> None:
     assert written(tmp_path, schema_version=1).read() == written(tmp_path).read()
-    with pytest.raises(RunError, match=r"config\.json has schema_version 2, and 1 is known: use a newer bdpi"):
+    with pytest.raises(RunError, match="schema_version 2"):
         written(tmp_path, schema_version=2).read()
 
 

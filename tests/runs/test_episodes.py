@@ -39,11 +39,6 @@ def test_a_row_cut_off_by_a_crash_is_left_out(tmp_path: Path) -> None:
     assert len(read_monitor(path)) == 3
     trim_monitor(path, 3)
     assert path.read_text() == MONITOR
-
-
-def test_trimming_forgets_the_last_episodes(tmp_path: Path) -> None:
-    path = tmp_path / "monitor.csv"
-    path.write_text(MONITOR)
     trim_monitor(path, 1)
     assert read_monitor(path).returns == [1.5]
 
@@ -73,14 +68,12 @@ def test_the_summary_looks_at_the_last_fifty_episodes() -> None:
     assert (summary.episodes, summary.steps, summary.last_episodes) == (80, 800, 50)
     assert summary.mean_return == pytest.approx(0.5)
     assert summary.ms_per_step == pytest.approx(5.0)
-
-
-def test_a_lucky_first_episode_is_not_the_best_average() -> None:
-    episodes = Episodes()
+    nothing = summarize(Episodes(), steps=0, seconds=0.0)
+    assert (nothing.mean_return, nothing.best_average, nothing.ms_per_step) == (None, None, None)
+    lucky = Episodes()
     for number in range(30):
-        episodes.add(100.0 if number == 0 else 1.0, 10, number)
-    assert episodes.best_average is not None
-    assert episodes.best_average < 50.0
+        lucky.add(100.0 if number == 0 else 1.0, 10, number)
+    assert lucky.best_average < 50.0  # a lucky first episode is not the best
 
 
 def test_the_returns_of_a_summary_are_those_of_the_tests_where_there_are_any() -> None:
@@ -92,10 +85,3 @@ def test_the_returns_of_a_summary_are_those_of_the_tests_where_there_are_any() -
     assert (summary.episodes, summary.steps, summary.test_episodes) == (20, 200, 20)
     assert (summary.mean_return, summary.best_average) == (2.0, 2.0)
     assert summarize(episodes, steps=200, seconds=1.0, tests=Episodes()).mean_return == 1.0
-
-
-def test_a_run_without_episodes_has_a_summary_too() -> None:
-    summary = summarize(Episodes(), steps=0, seconds=0.0)
-    assert summary.mean_return is None
-    assert summary.best_average is None
-    assert summary.ms_per_step is None

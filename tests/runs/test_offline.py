@@ -23,6 +23,7 @@ from bdpi.runs.folder import RunFolder
 from bdpi.runs.offline import prepare_offline
 from bdpi.runs.play import play
 from bdpi.runs.progress import Observer
+from small import epochs_of
 
 QUICK: dict[str, Any] = {"n_critics": 2, "fit_steps": 4, "batch_size": 32, "critic_iterations": 2, "n_threads": 1}
 N = 1500
@@ -57,15 +58,6 @@ def policy_of(agent: BDPI) -> np.ndarray[Any, Any]:
     return agent.policy.probabilities(np.arange(16))
 
 
-def test_without_an_environment_there_is_nothing_to_play_in(lake, tmp_path):
-    folder = prepare_offline(plan(lake, epochs=3), tmp_path / "out").run().folder
-    wanted = (
-        r"knows no environment: name one.*bdpi train ENVIRONMENT --offline .*lake\.sqlite, or export it, bdpi export"
-    )
-    with pytest.raises(RunError, match=wanted):
-        play(folder, 1)
-
-
 def test_it_learns_the_way_over_the_lake(lake, tmp_path):
     """Somebody who walks at random reaches the goal in 1 or 2 of 100 episodes; a way that leads there always does."""
     env = gym.make("FrozenLake-v1", is_slippery=False)
@@ -87,76 +79,75 @@ def test_it_learns_the_way_over_the_lake(lake, tmp_path):
     assert returns == [1, 1, 1]
 
 
-def test_the_folder_says_what_was_done(lake, tmp_path):
+def test_the_folder_says_what_was_done(lake, tmp_path, monkeypatch):
+    monkeypatch.setattr(offline, "CHECKPOINT_SECONDS", 0.0)
     ticks: list[tuple[int, int]] = []
     session = prepare_offline(plan(lake), tmp_path / "out", command=["bdpi", "train"], tick=lambda *t: ticks.append(t))
     assert ticks[-1] == (N, N)
     assert not (tmp_path / "out").exists()
-    outcome = session.run(Listener(lambda *t: ticks.append(t)))
+    saved: list[int] = []
+
+    def tick(done: int, total: int) -> None:
+        ticks.append((done, total))
+        if done > 1:
+            saved.append(epochs_of(BDPI.load(tmp_path / "out" / "agent.zip")))
+
+    outcome = session.run(Listener(tick))
     assert ticks[-1] == (20, 20)
+    assert saved == list(range(1, 20))  # checkpoints
     assert sorted(os.listdir(tmp_path / "out")) == ["agent.zip", "config.json"]
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["environment"] is None
+    assert (config["environment"], config["journal"], config["command"]) == (None, str(lake), ["bdpi", "train"])
     assert (config["agent"], config["seed"], config["epochs"], config["transitions"]) == ("bdpi", 0, 20, N)
-    assert config["journal"] == str(lake)
     assert config["status"] == outcome.status == "finished"
     assert config["result"]["epochs"] == 20
     assert config["hyperparameters"] == {**QUICK, "buffer_size": 20_000}
-    assert config["command"] == ["bdpi", "train"]
     assert config["versions"]["numpy"] == np.__version__
-    with pytest.raises(RunError, match=r"already holds a run \(config.json, agent.zip\): choose another --out"):
+    with pytest.raises(RunError, match="already holds"):
         prepare_offline(plan(lake), tmp_path / "out")
-
-
-def test_same_seed_same_agent(lake, tmp_path):
-    policies = []
-    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        session = prepare_offline(plan(lake, seed=seed), tmp_path / name)
-        before = policy_of(session.agent).copy()
-        session.run()
-        policies.append(policy_of(session.agent))
-        assert not np.array_equal(before, policies[-1])
-        np.testing.assert_array_equal(policies[-1], policy_of(BDPI.load(tmp_path / name / "agent.zip")))
-    np.testing.assert_array_equal(policies[0], policies[1])
-    assert not np.array_equal(policies[0], policies[2])
-
-
-def test_as_many_epochs_as_transitions(lake):
+    with pytest.raises(RunError, match="no environment"):
+        play(outcome.folder, 1)
     assert prepare_offline(plan(lake, epochs=None)).config.epochs == N
+    notes: list[str] = []
+    small = prepare_offline(plan(lake, hyperparameters={**QUICK, "buffer_size": 100}), note=notes.append)
+    assert notes == [f"buffer_size=100: only the last 100 of {N} transitions are learned from"]
+    with Journal(lake) as journal:
+        expected = [step.action for step in journal.steps(after=N - 100)]
+    assert small.agent.replay_buffer.transitions().actions.tolist() == expected
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_every_agent_learns_from_a_journal(agent, lake, tmp_path):
-    session = prepare_offline(plan(lake, agent=agent, epochs=3), tmp_path / "out")
-    assert session.run().status == "finished"
-    assert AGENTS[agent].load(tmp_path / "out" / "agent.zip")._n_updates == 3
+def test_every_agent_learns_from_a_journal_the_same_with_the_same_seed(agent, lake, tmp_path):
+    policies = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        session = prepare_offline(plan(lake, agent=agent, epochs=3, seed=seed), tmp_path / name)
+        assert session.run().status == "finished"
+        loaded = AGENTS[agent].load(tmp_path / name / "agent.zip")
+        assert epochs_of(loaded) == 3
+        policies.append([policy_of(each).tolist() for each in (session.agent, loaded)])
+        assert policies[-1][0] == policies[-1][1]
+    assert policies[0] == policies[1] != policies[2]
 
 
-def test_the_robot_goes_on_with_what_was_learned(lake, tmp_path):
+def test_the_robot_goes_on_with_what_was_learned_and_takes_no_other_journal_for_its_own(lake, tmp_path):
     (tmp_path / "robot.sqlite").write_bytes(lake.read_bytes())
     prepare_offline(plan(tmp_path / "robot.sqlite"), tmp_path / "out").run()
     with Journal(lake) as journal:
         loop = ControlLoop(journal.observation_space, journal.action_space)
-    agent = BDPI.load(tmp_path / "out" / "agent.zip", env=loop, journal=tmp_path / "robot.sqlite")
-    assert len(agent.replay_buffer) == agent.num_timesteps == N
-    agent.observe(3, agent.act(3), 0.0, 4, False, False)
-    assert agent.learn_once()
-    assert len(agent._journal) == N + 1
-
-
-def test_the_robot_does_not_take_another_journal_for_its_own(lake, tmp_path):
-    prepare_offline(plan(lake), tmp_path / "out").run()
-    with Journal(lake, read_only=True) as journal:
-        loop = ControlLoop(journal.observation_space, journal.action_space)
     with Journal(tmp_path / "other.sqlite", loop.observation_space, loop.action_space) as journal:
         for _ in range(N + 100):
             journal.append(Transition(1, 2, 0.0, 2, False, False))
-    with pytest.raises(ValueError, match=r"other\.sqlite is not the journal that this agent has written"):
-        BDPI.load(tmp_path / "out" / "agent.zip", env=loop, journal=tmp_path / "other.sqlite")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # nothing was lost
-        agent = BDPI.load(tmp_path / "out" / "agent.zip", env=loop, journal=tmp_path / "new.sqlite")
-    assert len(agent.replay_buffer) == agent.num_timesteps == N
+    saved = tmp_path / "out" / "agent.zip"
+    with pytest.raises(ValueError, match="is not the journal"):
+        BDPI.load(saved, env=loop, journal=tmp_path / "other.sqlite")
+    for name, held in (("robot", N + 1), ("new", 1)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # nothing was lost
+            agent = BDPI.load(saved, env=loop, journal=tmp_path / f"{name}.sqlite")
+        assert len(agent.replay_buffer) == agent.num_timesteps == N
+        agent.observe(3, agent.act(3), 0.0, 4, False, False)
+        assert agent.learn_once()
+        assert len(agent.collector.journal) == held
 
 
 def test_an_environment_to_try_it_in(lake, tmp_path):
@@ -176,14 +167,14 @@ def test_an_environment_to_try_it_in(lake, tmp_path):
 
 
 def test_another_environment_is_refused(lake, tmp_path):
-    with pytest.raises(RunError, match="another environment than CartPole-v1: observation_space: Discrete there, Box"):
+    with pytest.raises(RunError, match="Discrete there, Box"):
         prepare_offline(plan(lake, environment="CartPole-v1"), tmp_path / "out")
-    with pytest.raises(RunError, match="observation_space: n 16 there, 64 here"):
+    with pytest.raises(RunError, match="n 16 there, 64 here"):
         prepare_offline(plan(lake, environment="FrozenLake8x8-v1"), tmp_path / "out")
     with Journal(tmp_path / "five.sqlite", spaces.Discrete(16), spaces.Discrete(5)) as journal:
         for _ in range(40):
             journal.append(Transition(1, 4, 0.0, 2, False, False))
-    with pytest.raises(RunError, match="action_space: n 5 there, 4 here"):
+    with pytest.raises(RunError, match="n 5 there, 4 here"):
         prepare_offline(plan(tmp_path / "five.sqlite", environment="FrozenLake-v1"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -192,38 +183,29 @@ def test_what_cannot_be_learned_from(lake, tmp_path):
     short = tmp_path / "short.sqlite"
     with Journal(short, spaces.Discrete(16), spaces.Discrete(4)):
         pass
-    with pytest.raises(RunError, match="has no transitions to learn from"):
+    with pytest.raises(RunError, match="no transitions"):
         prepare_offline(plan(short))
     with Journal(short) as journal:
         for _ in range(5):
             journal.append(Transition(1, 2, 0.0, 2, False, False))
-    with pytest.raises(RunError, match=r"has 5 transitions.*from 32 at a time.*--set batch_size=5"):
+    with pytest.raises(RunError, match="batch_size=5"):
         prepare_offline(plan(short))
     with Journal(short) as journal:
         for _ in range(40):
             journal.append(Transition(1, 2, 0.0, 99, False, False))  # which nobody checks in such a program
-    with pytest.raises(RunError, match=r"is damaged: transition 6: the next observation .* is 99, outside"):
+    with pytest.raises(RunError, match=r"transition 6.* is 99"):
         prepare_offline(plan(short))
     with pytest.raises(RunError, match="there is no journal"):
         prepare_offline(plan(tmp_path / "nowhere.sqlite", environment="FrozenLake-v1"))
     assert not (tmp_path / "nowhere.sqlite").exists()
-    with pytest.raises(RunError, match="ppo cannot learn from a journal: choose from bdpi, abcdqn"):
+    with pytest.raises(RunError, match="ppo"):
         prepare_offline(plan(lake, agent="ppo"))
     with pytest.raises(RunError, match="leave --set journal out"):
         prepare_offline(plan(lake, hyperparameters={**QUICK, "journal": "other.sqlite"}))
-    with pytest.raises(RunError, match="--action-bits belongs to an environment"):
+    with pytest.raises(RunError, match="--action-bits"):
         prepare_offline(plan(lake, action_bits=4))
     with pytest.raises(RunError, match="n_critics"):
         prepare_offline(plan(lake, hyperparameters={"n_critics": 0}))
-
-
-def test_a_small_memory_takes_the_latest(lake, tmp_path):
-    notes: list[str] = []
-    session = prepare_offline(plan(lake, hyperparameters={**QUICK, "buffer_size": 100}), note=notes.append)
-    assert notes == [f"buffer_size=100: only the last 100 of {N} transitions are learned from"]
-    with Journal(lake) as journal:
-        expected = [step.action for step in journal.steps(after=N - 100)]
-    assert session.agent.replay_buffer.transitions().actions.tolist() == expected
 
 
 def test_stopped_in_the_middle_what_was_learned_is_kept(lake, tmp_path):
@@ -236,20 +218,8 @@ def test_stopped_in_the_middle_what_was_learned_is_kept(lake, tmp_path):
 
     outcome = prepare_offline(plan(lake, environment="FrozenLake-v1"), tmp_path / "out").run(should_stop=should_stop)
     assert (outcome.status, outcome.summary.epochs, outcome.summary.test_episodes) == ("interrupted", 7, 0)
-    assert BDPI.load(tmp_path / "out" / "agent.zip")._n_updates == 7
+    assert epochs_of(BDPI.load(tmp_path / "out" / "agent.zip")) == 7
     assert RunFolder.open(tmp_path / "out").read().status.state == "interrupted"
-
-
-def test_checkpoints(lake, tmp_path, monkeypatch):
-    monkeypatch.setattr(offline, "CHECKPOINT_SECONDS", 0.0)
-    saved: list[int] = []
-
-    def tick(done: int, total: int) -> None:
-        if done > 1:
-            saved.append(BDPI.load(tmp_path / "out" / "agent.zip")._n_updates)
-
-    prepare_offline(plan(lake, epochs=3), tmp_path / "out").run(Listener(tick))
-    assert saved == [1, 2]
 
 
 def test_an_error_in_learning_is_the_outcome(lake, tmp_path):

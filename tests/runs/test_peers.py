@@ -26,8 +26,11 @@ from bdpi.runs.peers import _Make
 from bdpi.runs.play import open_agent, steps
 from bdpi.runs.train import prepare, prepare_resumption
 
+FEW = ["ppo", "dqn", "sac"]
+OTHERS = [pytest.param(name, marks=pytest.mark.full) for name in PEER_NAMES if name not in FEW]
 
-@pytest.mark.parametrize("name", PEER_NAMES)
+
+@pytest.mark.parametrize("name", FEW + OTHERS)
 def test_a_run_has_what_every_run_has(tmp_path: Path, name: str) -> None:
     environment, episodes = ("Pendulum-v1", 1) if name in ("sac", "td3") else ("CartPole-v1", 6)
     returns = []
@@ -44,7 +47,7 @@ def test_a_run_has_what_every_run_has(tmp_path: Path, name: str) -> None:
     assert not record.status.resumable
     assert outcome.folder.curve.exists()
     assert outcome.folder.film.exists()
-    with pytest.raises(RunError, match=f"runs of {name} cannot be resumed"):
+    with pytest.raises(RunError, match="cannot be resumed"):
         prepare_resumption(outcome.folder.path, episodes=100)
     agent = open_agent(outcome.folder)
     assert agent.env is not None
@@ -53,10 +56,14 @@ def test_a_run_has_what_every_run_has(tmp_path: Path, name: str) -> None:
 
 
 def test_hyperparameters_reach_the_algorithm(tmp_path: Path) -> None:
-    plan = RunConfig(
-        environment="CartPole-v1", agent="ppo", episodes=2, hyperparameters={"n_steps": 32, "batch_size": 16}
-    )
+    small = {"n_steps": 32, "batch_size": 16}
+    plan = RunConfig(environment="CartPole-v1", agent="ppo", episodes=2, hyperparameters=small)
     session = prepare(plan, tmp_path)
+    defaults = session.status.defaults
+    assert defaults["ent_coef"] == 0.01
+    assert defaults["clip_range"] == 0.2  # SB3's
+    assert (defaults["net_arch"], defaults["activation_fn"]) == ([32, 32], "tanh")
+    assert not {"n_steps", "batch_size", "seed", "env"} & set(defaults)
     assert session.agent.n_steps == 32
     assert session.agent.gamma == 0.99
     assert session.agent.policy.net_arch == [32, 32]
@@ -66,21 +73,10 @@ def test_hyperparameters_reach_the_algorithm(tmp_path: Path) -> None:
     session = prepare(plan, tmp_path)
     assert isinstance(session.agent.policy.mlp_extractor.policy_net[1], nn.ReLU)
     assert session.config.policy_kwargs == {"activation_fn": "relu"}
-
-
-def test_what_an_algorithm_was_given_by_the_paper_and_by_sb3_is_recorded(tmp_path: Path) -> None:
-    plan = RunConfig(
-        environment="CartPole-v1", agent="ppo", episodes=1, hyperparameters={"n_steps": 32, "batch_size": 16}
-    )
-    defaults = prepare(plan, tmp_path).status.defaults
-    assert defaults["ent_coef"] == 0.01
-    assert defaults["clip_range"] == 0.2  # SB3's
-    assert (defaults["net_arch"], defaults["activation_fn"]) == ([32, 32], "tanh")
-    assert not {"n_steps", "batch_size", "seed", "env"} & set(defaults)
     assert prepare(RunConfig(environment="LunarLander-v3", agent="dqn"), tmp_path).status.defaults["net_arch"] == [256]
 
 
-@pytest.mark.parametrize("name", PEER_NAMES)
+@pytest.mark.parametrize("name", ["ppo", "sac", "prioritized-dueling-dqn"])
 def test_another_parameter_of_the_paper_makes_another_run(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +89,7 @@ def test_another_parameter_of_the_paper_makes_another_run(
     assert read_same(folder, plan).defaults
     changed = replace(paper.PARAMETERS[name], everywhere={**paper.PARAMETERS[name].everywhere, "gamma": 0.9})
     monkeypatch.setitem(paper.PARAMETERS, name, changed)
-    with pytest.raises(RunError, match=r"other settings \(gamma 0.99, not 0.9\)"):
+    with pytest.raises(RunError, match=r"gamma 0\.99, not 0\.9"):
         read_same(folder, plan)
 
 
@@ -121,14 +117,8 @@ def test_a_full_disk_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (RunConfig(environment="CartPole-v1", agent="sac"), "sac needs Box actions"),
         (RunConfig(environment="CartPole-v1", agent="ppo", off_policy_noise=0.2), "knows neither off-policy noise"),
         (RunConfig(environment="CartPole-v1", agent="ppo", hyperparameters={"n_steps": 0}), "n_steps"),
-        (
-            RunConfig(environment="CartPole-v1", agent="a2c", hyperparameters={"n_steps": -3}),
-            r"negative.* \(a2c with n_steps=-3\)",
-        ),
-        (
-            RunConfig(environment="CartPole-v1", agent="a2c", policy_kwargs={"net_arch": [-1]}),
-            r"\(a2c with net_arch=\[-1\]\)",
-        ),
+        (RunConfig(environment="CartPole-v1", agent="a2c", hyperparameters={"n_steps": -3}), "a2c with n_steps=-3"),
+        (RunConfig(environment="CartPole-v1", agent="a2c", policy_kwargs={"net_arch": [-1]}), "a2c with net_arch="),
     ],
 )
 def test_what_does_not_fit_is_said(tmp_path: Path, plan: RunConfig, message: str) -> None:
@@ -155,6 +145,7 @@ gym.register("Lambda-v0", entry_point=lambda **arguments: Pictures(**arguments))
 """
 
 
+@pytest.mark.full
 def test_pictures_may_come_from_an_environment_that_cannot_be_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,21 +159,12 @@ def test_pictures_may_come_from_an_environment_that_cannot_be_sent(
     ).run()
     assert outcome.status == "finished", outcome.error
     gym.register("OnlyHere-v0", entry_point="pictures_of_lambda:Pictures")  # in this process
-    with pytest.raises(RunError, match=r"OnlyHere-v0 cannot be made in other processes, .* as my_module:OnlyHere-v0"):
+    with pytest.raises(RunError, match="other processes"):
         prepare(RunConfig(environment="OnlyHere-v0", agent="ppo", episodes=20), tmp_path / "other")
     del gym.registry["OnlyHere-v0"]
     processes = SubprocVecEnv([_Make("pictures_of_lambda:Lambda-v0")] * 2, start_method="forkserver")
     with pytest.raises(ValueError, match="give make_peer its id"):
         make_peer("ppo", processes)
-
-
-def test_a_stopped_run_keeps_its_episodes(tmp_path: Path) -> None:
-    asked = iter(range(150))
-    outcome = prepare(RunConfig(environment="CartPole-v1", agent="a2c", episodes=50), tmp_path).run(
-        should_stop=lambda: next(asked, None) is None
-    )
-    assert outcome.status == "interrupted"
-    assert len(read_monitor(outcome.folder.monitor)) == outcome.summary.episodes > 0
 
 
 COPIES = """
@@ -221,7 +203,9 @@ def with_copies(folder: Path, environment: str, episodes: int) -> subprocess.Pop
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.full) for each in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_a_signal_to_all_processes_of_a_run_with_copies_only_stops_it(tmp_path: Path, number: signal.Signals) -> None:
     process = with_copies(tmp_path, "odd_worlds:SlowPictures-v0", 100_000)
     end = time.monotonic() + 90

@@ -8,36 +8,15 @@ from bdpi.runs.settings import parse_settings, settable
 
 
 def test_values_are_python_literals_or_text() -> None:
-    hyperparameters, policy_kwargs = parse_settings(
-        ["n_critics=8", "learning_rate=1e-3", "critics_per_step=none", "train_freq=(2,'episode')", "device=cpu"], BDPI
-    )
-    assert hyperparameters == {
-        "n_critics": 8,
-        "learning_rate": 1e-3,
-        "critics_per_step": None,
-        "train_freq": (2, "episode"),
-        "device": "cpu",
-    }
+    texts = ["n_critics = 8", "learning_rate=1e-3", "critics_per_step=none", "train_freq=(2,'episode')", "device=cpu"]
+    hyperparameters, policy_kwargs = parse_settings([*texts, "buffer_size=1e5"], BDPI)
+    expected = {"n_critics": 8, "learning_rate": 1e-3, "critics_per_step": None, "train_freq": (2, "episode")}
+    assert hyperparameters == {**expected, "device": "cpu", "buffer_size": 100_000}
+    assert isinstance(hyperparameters["buffer_size"], int)
     assert policy_kwargs == {}
-
-
-def test_network_settings_go_to_the_policy() -> None:
-    assert parse_settings(["net_arch=[64,64]", "activation_fn=relu"], BDPI) == (
-        {},
-        {"net_arch": [64, 64], "activation_fn": "relu"},
-    )
-    assert parse_settings(["normalize_images=false"], BDPI) == ({}, {"normalize_images": False})
+    networks = parse_settings(["net_arch=[64,64]", "activation_fn=relu", "normalize_images=false"], BDPI)
+    assert networks == ({}, {"net_arch": [64, 64], "activation_fn": "relu", "normalize_images": False})
     assert parse_settings(["net_arch={'pi':[32],'qf':[64]}"], BDPI)[1] == {"net_arch": {"pi": [32], "qf": [64]}}
-
-
-def test_whole_numbers_may_be_written_as_floats() -> None:
-    value = parse_settings(["buffer_size=1e5"], BDPI)[0]["buffer_size"]
-    assert value == 100_000
-    assert isinstance(value, int)
-
-
-def test_spaces_around_the_equals_sign_do_no_harm() -> None:
-    assert parse_settings(["n_critics = 8"], BDPI)[0] == {"n_critics": 8}
 
 
 @pytest.mark.parametrize("agent_class", AGENTS.values())
@@ -60,13 +39,10 @@ def test_every_agent_knows_its_own_settings_only() -> None:
     }
     for name, classes in own.items():
         assert {cls for cls in AGENTS.values() if name in settable(cls)} == classes
+    assert settable(BootstrappedDQN)["critic_iterations"].default == 1  # the derived class decides on a default
+    assert settable(ABCDQN)["critic_iterations"].default == 4
     with pytest.raises(RunError, match="knows no 'trust_region'"):
         parse_settings(["trust_region=0.1"], ABCDQN)
-
-
-def test_the_derived_class_decides_on_a_default() -> None:
-    assert settable(BootstrappedDQN)["critic_iterations"].default == 1
-    assert settable(ABCDQN)["critic_iterations"].default == 4
 
 
 def test_arguments_that_no_constructor_passes_on_are_not_settable() -> None:

@@ -18,17 +18,16 @@ import pytest
 from bdpi.runs.results import read_runs
 
 RUNS = int(os.environ.get("BDPI_SIMULATED_RUNS", "200"))
-EPISODES = 3
 MOST_GROWTH = 40_000  # kB; the memories of 2 000 agents would be far more
-STUDY = f"""
+STUDY = """
 from fake_trainer import Log
 
-fake = {{"agent": "fake", "set": {{"log": Log("log")}}}}
-STUDY = {{
-    "seeds": {RUNS},
-    "environments": {{"counting": {{"id": "odd_worlds:Counting-v0", "episodes": {EPISODES}}}}},
-    "rows": {{"all": {{"fake": fake}}}},
-}}
+fake = {"agent": "fake", "set": {"log": Log("log")}}
+STUDY = {
+    "seeds": RUNS,
+    "environments": {"counting": {"id": "odd_worlds:Counting-v0", "episodes": 3}},
+    "rows": {"all": {"fake": fake}},
+}
 """
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
@@ -78,17 +77,22 @@ def finished(folder: Path) -> set[int]:
     return {config["seed"] for config in configs if config["status"] == "finished"}
 
 
-@pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.slow)])
-def test_each_run_is_finished_once_though_a_worker_and_the_driver_are_killed(tmp_path: Path, executor: str) -> None:
+@pytest.mark.parametrize(
+    ("executor", "runs"),
+    [("processes", 60), *(pytest.param(executor, RUNS, marks=pytest.mark.full) for executor in ("processes", "ray"))],
+)
+def test_each_run_is_finished_once_though_a_worker_and_the_driver_are_killed(
+    tmp_path: Path, executor: str, runs: int
+) -> None:
     if executor == "ray":
         pytest.importorskip("ray", reason="needs the extra bdpi[ray]")
-    (tmp_path / "simulated.py").write_text(STUDY)
+    (tmp_path / "simulated.py").write_text(f"RUNS = {runs}\n{STUDY}")
 
     first = Driver(tmp_path, executor)
-    first.wait(lambda: len(first.events("trained")) > RUNS // 5)
+    first.wait(lambda: len(first.events("trained")) > runs // 5)
     killed = first.events("began")[-1][1]
     os.kill(killed, signal.SIGKILL)
-    first.wait(lambda: len(first.events("trained")) > RUNS // 2)
+    first.wait(lambda: len(first.events("trained")) > runs // 2)
     assert not is_alive(killed)
     workers = {pid for _, pid in first.events("began")}
     assert len(workers) <= 3  # each took one run after the other, and the killed one may have been replaced
@@ -96,24 +100,24 @@ def test_each_run_is_finished_once_though_a_worker_and_the_driver_are_killed(tmp
     first.process.communicate()
     first.wait(lambda: not any(map(is_alive, workers)))
     done, begun = finished(tmp_path), len(first.events("began"))
-    assert RUNS // 3 < len(done) < RUNS
+    assert runs // 3 < len(done) < runs
 
     second = Driver(tmp_path, executor)
     second.wait(lambda: second.process.poll() is not None)
     output, _ = second.process.communicate()
     assert second.process.returncode == 0, output
-    assert f"{len(done)} of {RUNS} runs are done already" in output
-    assert f"{RUNS} of {RUNS} runs done" in output
+    assert f"{len(done)} of {runs} runs are done already" in output
+    assert f"{runs} of {runs} runs done" in output
 
     began = [seed for seed, _ in second.events("began")]
     assert not done & set(began[begun:])
-    assert set(began) == set(range(RUNS)) == finished(tmp_path)
-    assert len(began) <= RUNS + 3  # what the killed worker and the two of the killed driver were at
-    _, runs, problems = read_runs(tmp_path / "runs" / "simulated")
+    assert set(began) == set(range(runs)) == finished(tmp_path)
+    assert len(began) <= runs + 3  # what the killed worker and the two of the killed driver were at
+    _, stored, problems = read_runs(tmp_path / "runs" / "simulated")
     assert not problems
-    assert {(run.status, *run.returns, *run.lengths) for run in runs} == {("finished", *[5.0] * 3, *[5] * 3)}
-    assert len(runs) == RUNS
+    assert {(run.status, *run.returns, *run.lengths) for run in stored} == {("finished", *[5.0] * 3, *[5] * 3)}
+    assert len(stored) == runs
     assert not list(tmp_path.glob("runs/simulated/*/*/*/.*"))
-    for driver in (first, second):
+    for driver in (first, second) if runs > 100 else ():
         assert max(driver.memory) - driver.memory[0] < MOST_GROWTH
         print(f"{executor}: {driver.memory[0]} kB, at most {max(driver.memory)} kB")

@@ -10,7 +10,6 @@ import pytest
 import torch
 from stable_baselines3.common.env_util import unwrap_wrapper
 
-from bdpi.agents import AGENTS
 from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise
 from bdpi.runs import recorder
 from bdpi.runs.build import announcements, make_environment
@@ -19,7 +18,7 @@ from bdpi.runs.episodes import read_monitor
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.play import play
-from bdpi.runs.train import AgentDriver, Session, prepare, prepare_resumption
+from bdpi.runs.train import AgentDriver, prepare, prepare_resumption
 
 QUICK = {"n_critics": 2, "fit_steps": 2, "batch_size": 16, "n_threads": 1}
 
@@ -43,30 +42,19 @@ def after(n: int) -> Callable[[], bool]:
 # -- agents
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-def test_every_agent_trains_resumes_and_plays(tmp_path: Path, agent: str) -> None:
-    folder = prepare(quick(agent=agent, episodes=8), tmp_path).run().folder
-    assert prepare_resumption(tmp_path, episodes=12).run().status == "finished"
-    assert len(read_monitor(folder.monitor)) == 12
-    record = folder.read()
-    assert record.config.agent == agent
-    assert "gamma" in record.status.defaults
-    assert len(play(folder, 3)) == 3
-
-
 # -- continuous actions
 
 
 def test_continuous_actions_are_wrapped_and_announced_in_one_line(tmp_path: Path) -> None:
     notes: list[str] = []
     session = prepare(quick("odd_worlds:Steered-v0", episodes=4), tmp_path, note=notes.append)
-    assert notes == [
-        "odd_worlds:Steered-v0: continuous actions, each found by 6 binary decisions for each of its 2 numbers "
-        "(--action-bits would change it)"
-    ]
-    assert session.config.action_bits == 6
-    assert session.status.policy == "MlpPolicy"
+    (note,) = notes
+    assert "6 binary decisions for each of its 2 numbers (--action-bits would change it)" in note
+    assert (session.config.action_bits, session.status.policy) == (6, "MlpPolicy")
     assert session.run().status == "finished"
+    discrete = prepare(quick(), note=notes.append)  # is left alone
+    assert (len(notes), discrete.config.action_bits) == (1, None)
+    assert unwrap_wrapper(discrete.environment, BinaryActionSearch) is None
 
 
 def test_what_pictures_and_noise_change_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,32 +62,16 @@ def test_what_pictures_and_noise_change_is_announced(tmp_path: Path, monkeypatch
     notes: list[str] = []
     plan = RunConfig(environment="odd_worlds:Pictures-v0", episodes=1, off_policy_noise=0.2)
     prepare(plan, tmp_path, note=notes.append)
-    assert notes == [
-        "odd_worlds:Pictures-v0: pictures, so CnnPolicy and fit_steps=1 (--set fit_steps=20 would change it)",
-        "training actions are random with probability 0.2; a test without that comes after each training episode, "
-        "and is not learned from",
-    ]
-    notes.clear()
-    prepare(
-        RunConfig(environment="odd_worlds:Pictures-v0", episodes=1, hyperparameters={"fit_steps": 2}), note=notes.append
-    )
-    assert notes == []
-
-
-def test_on_a_gpu_it_is_said_what_makes_pictures_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures, noise = notes
+    assert "pictures, so CnnPolicy and fit_steps=1 (--set fit_steps=20 would change it)" in pictures
+    assert "random with probability 0.2; a test without that comes after each training episode" in noise
+    prepare(plan.changed(off_policy_noise=None, hyperparameters={"fit_steps": 2}), note=notes.append)
+    assert len(notes) == 2
     environment = make_environment("odd_worlds:Pictures-v0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for settings, agent, is_said in (({}, "bdpi", True), ({}, "ppo", False), ({"precision": "float32"}, "bdpi", False)):
         plan = RunConfig(environment="odd_worlds:Pictures-v0", agent=agent, hyperparameters=settings)
         assert any("precision=bfloat16" in text for text in announcements(plan, environment)) == is_said
-
-
-def test_discrete_actions_are_left_alone() -> None:
-    notes: list[str] = []
-    session = prepare(quick(), note=notes.append)
-    assert notes == []
-    assert session.config.action_bits is None
-    assert unwrap_wrapper(session.environment, BinaryActionSearch) is None
 
 
 def test_all_files_count_real_steps(tmp_path: Path) -> None:
@@ -110,15 +82,14 @@ def test_all_files_count_real_steps(tmp_path: Path) -> None:
     resumed = prepare_resumption(tmp_path, episodes=6)
     assert resumed.agent.num_timesteps == 20 * 3 * 2  # decisions
     assert resumed.run().summary.steps == 30
-    played = play(outcome.folder, 2)
-    assert [(episode.episode_return, episode.length) for episode in played] == [(5.0, 5), (5.0, 5)]
-
-
-def test_steps_that_were_asked_for_are_real_steps(tmp_path: Path) -> None:
-    plan = quick("odd_worlds:Steered-v0", episodes=None, steps=13, action_bits=2)
-    session = prepare(plan, tmp_path)
+    assert [(episode.episode_return, episode.length) for episode in play(outcome.folder, 2)] == [(5.0, 5), (5.0, 5)]
+    session = prepare(quick("odd_worlds:Steered-v0", episodes=None, steps=13, action_bits=2), tmp_path / "steps")
     assert session.run().summary.steps == 13
     assert session.agent.num_timesteps == 13 * 4
+    noisy = quick("odd_worlds:Steered-v0", episodes=3, action_bits=2, off_policy_noise=0.5)
+    session = prepare(noisy, tmp_path / "noisy")  # which replaces decisions
+    assert read_monitor(session.run().folder.test).lengths == [5] * 3
+    assert len(session.agent.replay_buffer) == 3 * 5 * 4
 
 
 def test_a_stopped_search_resumes_with_whole_steps(tmp_path: Path) -> None:
@@ -182,16 +153,6 @@ def test_tests_do_not_change_training(tmp_path: Path) -> None:
     assert not without.test.exists()
 
 
-def test_noise_and_tests_are_repeatable(tmp_path: Path) -> None:
-    files = []
-    for number, seed in enumerate((1, 1, 2)):
-        folder = prepare(quick("CartPole-v1", seed=seed, off_policy_noise=0.2), tmp_path / str(number)).run().folder
-        files.append((read_monitor(folder.monitor).returns, read_monitor(folder.test).returns))
-    assert files[0] == files[1]
-    assert files[0][0] != files[2][0]
-    assert files[0][1] != files[2][1]
-
-
 def test_no_two_tests_begin_in_the_same_state(tmp_path: Path) -> None:
     session = prepare(quick("CartPole-v1", off_policy_noise=0.2), tmp_path)
     assert isinstance(session.driver, AgentDriver)
@@ -209,32 +170,11 @@ def test_no_two_tests_begin_in_the_same_state(tmp_path: Path) -> None:
     assert states[3] == states[0]  # whatever was played in between: a resumed run tests as the first would have
 
 
-def test_a_noisy_run_resumes(tmp_path: Path) -> None:
-    prepare(quick("CartPole-v1", episodes=4, off_policy_noise=0.2), tmp_path).run()
-    folder = RunFolder(tmp_path)
-    before = read_monitor(folder.test).returns
-    resumed = prepare_resumption(tmp_path, episodes=7)
-    assert isinstance(unwrap_wrapper(resumed.environment, OffPolicyNoise), OffPolicyNoise)
-    assert resumed.run().summary.test_episodes == 7
-    tested = read_monitor(folder.test)
-    assert tested.returns[:4] == before
-    assert tested.seconds == sorted(tested.seconds)
-
-
-def stop_in_a_test(session: Session, n_tests: int) -> Callable[[], bool]:
-    """Asks to stop in the middle of the test episode after the first ``n_tests``."""
-    progress = session.progress
-
-    def should_stop() -> bool:
-        return len(progress.tests) == n_tests and len(progress.episodes) == n_tests + 1
-
-    return should_stop
-
-
 @pytest.mark.parametrize("n_tests", [0, 3])
 def test_a_test_that_was_stopped_is_played_when_the_run_resumes(tmp_path: Path, n_tests: int) -> None:
     session = prepare(quick("CartPole-v1", episodes=6, off_policy_noise=0.2), tmp_path)
-    outcome = session.run(should_stop=stop_in_a_test(session, n_tests))
+    progress = session.progress
+    outcome = session.run(should_stop=lambda: (len(progress.tests), len(progress.episodes)) == (n_tests, n_tests + 1))
     assert outcome.status == "interrupted"
     assert (outcome.summary.episodes, outcome.summary.test_episodes) == (n_tests + 1, n_tests)
     outcome = prepare_resumption(tmp_path).run()
@@ -267,32 +207,6 @@ def test_a_killed_run_forgets_the_tests_of_the_agent_that_was_lost(
     assert len(read_monitor(folder.test)) > saved[0]
     prepare_resumption(tmp_path, episodes=saved[0] + 2).run()
     assert len(read_monitor(folder.test)) == len(read_monitor(folder.monitor)) == saved[0] + 2
-
-
-def test_missing_tests_are_noticed(tmp_path: Path) -> None:
-    folder = prepare(quick(episodes=4, off_policy_noise=0.2), tmp_path).run().folder
-    lines = folder.test.read_text().splitlines(keepends=True)
-    folder.test.write_text("".join(lines[:4]))
-    with pytest.raises(RunError, match=r"test\.csv is damaged: it has 2 episodes instead of 4"):
-        prepare_resumption(tmp_path, episodes=6)
-    folder.test.unlink()
-    with pytest.raises(RunError, match=r"test\.csv"):
-        prepare_resumption(tmp_path, episodes=6)
-
-
-def test_noise_on_continuous_actions_replaces_decisions(tmp_path: Path) -> None:
-    plan = quick("odd_worlds:Steered-v0", episodes=3, action_bits=2, off_policy_noise=0.5)
-    session = prepare(plan, tmp_path)
-    outcome = session.run()
-    assert outcome.status == "finished"
-    assert read_monitor(outcome.folder.test).lengths == [5] * 3
-    assert len(session.agent.replay_buffer) == 3 * 5 * 4
-
-
-@pytest.mark.parametrize("noise", [-0.1, 1.5, float("nan")])
-def test_noise_is_a_probability(noise: float) -> None:
-    with pytest.raises(RunError, match="from 0 to 1"):
-        quick(off_policy_noise=noise)
 
 
 def test_tests_play_and_film_respect_action_masks(tmp_path: Path) -> None:

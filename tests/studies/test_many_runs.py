@@ -17,7 +17,7 @@ from bdpi.runs.job import Job, JobResult
 from bdpi.runs.results import read_runs, write_index
 from bdpi.studies import load_study
 
-RUNS, EPISODES = 2_000, 3
+EPISODES = 3
 _opened: list[str] | None = None
 
 
@@ -53,11 +53,11 @@ class Nothing:
         yield from ()
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Job]]:
+@pytest.fixture(scope="module", params=[200, pytest.param(2_000, marks=pytest.mark.full)])
+def finished(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Job]]:
     """A study whose runs are all done: configuration, episodes, an agent and its memory."""
     root = tmp_path_factory.mktemp("many")
-    study = load_study("robustness").smaller(configs=RUNS, episodes=EPISODES, only=("PPO",))
+    study = load_study("robustness").smaller(configs=request.param, episodes=EPISODES, only=("PPO",))
     jobs = study.jobs(root)
     write_index(root / study.name, study.title, study.folders(root))
     for job in jobs:
@@ -78,17 +78,17 @@ def test_listing_reads_nothing_but_configurations_and_episodes(finished: tuple[P
     executor = Nothing()
     tallies = []
     files = opened(lambda: tallies.append(run_campaign(jobs, executor)), root)
-    assert len(tallies[0].done) == RUNS
+    assert len(tallies[0].done) == len(jobs)
     assert not executor.asked
-    assert files == {"config.json": RUNS, "monitor.csv": RUNS}
+    assert files == {"config.json": len(jobs), "monitor.csv": len(jobs)}
     assert max(RunFolder(job.folder).config.stat().st_size for job in jobs) < 5_000
 
 
 def test_reporting_reads_nothing_but_configurations_and_episodes(finished: tuple[Path, list[Job]]) -> None:
-    root, _ = finished
+    root, jobs = finished
     found: list[Any] = []
     files = opened(lambda: found.extend(read_runs(root / "robustness")), root)
-    assert files == {"study.json": 1, "config.json": RUNS, "monitor.csv": RUNS}
+    assert files == {"study.json": 1, "config.json": len(jobs), "monitor.csv": len(jobs)}
     _, runs, problems = found
     assert not problems
     assert [run.returns.tolist() for run in runs[:2]] == [[0.5, 1.5, 2.5], [1.5, 2.5, 3.5]]
@@ -96,11 +96,12 @@ def test_reporting_reads_nothing_but_configurations_and_episodes(finished: tuple
 
 
 def test_a_study_that_was_stopped_goes_on_with_what_is_missing(finished: tuple[Path, list[Job]]) -> None:
-    root, _ = finished
-    jobs = load_study("robustness").smaller(configs=RUNS + 3, episodes=EPISODES, only=("PPO",)).jobs(root)
+    root, done = finished
+    n = len(done)
+    jobs = load_study("robustness").smaller(configs=n + 3, episodes=EPISODES, only=("PPO",)).jobs(root)
     executor = Nothing()
-    assert len(run_campaign(jobs, executor).done) == RUNS
-    assert [job.place.seed for job in executor.asked] == [RUNS, RUNS + 1, RUNS + 2]
+    assert len(run_campaign(jobs, executor).done) == n
+    assert [job.place.seed for job in executor.asked] == [n, n + 1, n + 2]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from bdpi.studies.tuning import Search, Trial, Tuner, Tuning  # noqa: E402
 
 #: Everything that takes time is small; what is left to search does not cost any.
 QUICK = ("n_critics=2", "critic_iterations=1", "fit_steps=1", "batch_size=32", "net_arch=[8]")
+ALL = ("buffer_size=1000", "batch_size=8", "critics_per_step=1", "n_critics=2", "critic_iterations=1")
 QUICK_DICT = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 1, "batch_size": 32}
 
 
@@ -54,14 +55,18 @@ def test_every_agent_begins_with_its_defaults_and_then_has_the_papers_values(age
     assert not (tmp_path / "out").exists()
 
 
-def test_more_critics_than_there_are_cannot_be_trained() -> None:
-    choices = Tuner(Search("CartPole-v1")).choices
-    chosen = {name: choices.defaults[name] for name in choices.values}
-    assert choices.settings({**chosen, "n_critics": 1, "critics_per_step": 8}) == {"n_critics": 1}
-    assert choices.settings({**chosen, "n_critics": 8, "critics_per_step": 4}) == {
-        "n_critics": 8,
-        "critics_per_step": 4,
-    }
+@pytest.mark.parametrize(
+    ("environment", "agent", "chosen", "settings"),
+    [
+        ("CartPole-v1", "bdpi", {"n_critics": 1, "critics_per_step": 8}, {"n_critics": 1}),  # there are not more
+        ("CartPole-v1", "bdpi", {"n_critics": 8, "critics_per_step": 4}, {"n_critics": 8, "critics_per_step": 4}),
+        ("CartPole-v1", "ppo", {"n_steps": 64}, {"n_steps": 64, "batch_size": 64}),  # learns from whole batches
+        ("LunarLander-v3", "bdpi", {"net_arch": "[256]"}, {}),  # its default
+    ],
+)
+def test_what_is_chosen_can_be_trained(environment: str, agent: str, chosen: dict, settings: dict) -> None:
+    choices = Tuner(Search(environment, agent)).choices
+    assert choices.settings({**{name: choices.defaults[name] for name in choices.values}, **chosen}) == settings
 
 
 def test_what_is_fixed_limits_what_is_chosen() -> None:
@@ -72,18 +77,6 @@ def test_what_is_fixed_limits_what_is_chosen() -> None:
         assert choices.settings(chosen)["critics_per_step"] == 8
     choices = Tuner(Search("CartPole-v1", settings=("n_critics=4",))).choices
     assert choices.values["critics_per_step"] == (1, 4, None)
-    with pytest.raises(RunError, match=r"critics_per_step.*16.*32"):
-        Tuner(Search("CartPole-v1", settings=("critics_per_step=32",)))
-
-
-def test_ppo_learns_from_whole_batches() -> None:
-    choices = Tuner(Search("CartPole-v1", "ppo")).choices
-    chosen = {name: choices.defaults[name] for name in choices.values}
-    assert choices.settings({**chosen, "n_steps": 64}) == {"n_steps": 64, "batch_size": 64}
-
-
-def test_the_network_of_lunar_lander_is_a_default() -> None:
-    assert Tuner(Search("LunarLander-v3")).choices.defaults["net_arch"] == "[256]"
 
 
 # -- searches
@@ -96,26 +89,21 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuner, Tun
     return folder, tuner, tuner.run(3)
 
 
-def test_scores_are_total_rewards_averaged_over_seeds(searched: tuple[Path, Tuner, Tuning]) -> None:
-    folder, _, found = searched
+def test_scores_are_total_rewards_averaged_over_seeds_and_only_small_files_are_kept(
+    searched: tuple[Path, Tuner, Tuning],
+) -> None:
+    folder, tuner, found = searched
     assert [trial.number for trial in found.trials] == [1, 2, 3]
-    for trial in found.trials[:1]:
-        lines = [line for path in folder.glob("trials/001/*/monitor.csv") for line in path.read_text().splitlines()[2:]]
-        assert len(lines) == trial.episodes == 8
-        assert trial.score == sum(float(line.split(",")[0]) for line in lines) / 2
+    first = found.trials[0]
+    lines = [line for path in folder.glob("trials/001/*/monitor.csv") for line in path.read_text().splitlines()[2:]]
+    assert len(lines) == first.episodes == 8
+    assert first.score == sum(float(line.split(",")[0]) for line in lines) / 2
     assert found.best[0].score == max(trial.score for trial in found.trials if trial.score is not None)
-
-
-def test_the_first_trial_has_the_defaults(searched: tuple[Path, Tuner, Tuning]) -> None:
-    _, _, found = searched
-    assert found.trials[0].settings == [*QUICK]
-    assert any(trial.settings != found.trials[0].settings for trial in found.trials)
-
-
-def test_only_small_files_are_kept(searched: tuple[Path, Tuner, Tuning]) -> None:
-    folder, _, _ = searched
-    kept = {path.name for path in (folder / "trials").rglob("*") if path.is_file()}
-    assert kept == {"config.json", "monitor.csv"}
+    assert first.settings == [*QUICK]  # the defaults
+    assert any(trial.settings != first.settings for trial in found.trials)
+    assert {path.name for path in (folder / "trials").rglob("*") if path.is_file()} == {"config.json", "monitor.csv"}
+    assert isinstance(tuner._pruner, optuna.pruners.MedianPruner)
+    assert Tuner(search(episodes=50)).block == 5
 
 
 def test_the_same_search_finds_the_same_however_often_it_is_stopped(
@@ -204,17 +192,8 @@ class Rigged:
 
 
 def rigged(judge: Rigged, folder: Path, seeds: int) -> tuple[str, list[int]]:
-    plans = [
-        RunConfig(
-            environment="odd_worlds:Counting-v0",
-            agent="bdpi",
-            seed=seed,
-            episodes=6,
-            steps=None,
-            hyperparameters=QUICK_DICT,
-        )
-        for seed in range(seeds)
-    ]
+    common: dict[str, Any] = {"environment": "odd_worlds:Counting-v0", "episodes": 6, "hyperparameters": QUICK_DICT}
+    plans = [RunConfig(seed=seed, **common) for seed in range(seeds)]
     result = train(plans, folder, Reports(judge, 2), lambda: False, lambda n: None)
     return result.status, [len(returns) for returns in result.returns]
 
@@ -229,16 +208,12 @@ def test_trials_end_at_the_report_that_condemns_them(
     judge = Rigged(prune_at)
     assert rigged(judge, tmp_path, 2) == expected
     assert judge.values == dict.fromkeys(range(2, 2 * prune_at + 1, 2), 5.0)
-
-
-def test_reports_are_means_over_all_episodes_so_far() -> None:
-    judge = Rigged(100)
-    reports = Reports(judge, 2)
-    reports.add([1.0, 2.0, 9.0])
-    reports.add([1.0, 2.0, 9.0, 4.0])
+    reports = Reports(other := Rigged(100), 2)
+    for returns in ([1.0, 2.0, 9.0], [1.0, 2.0, 9.0, 4.0]):
+        reports.add(returns)
     reports.next_run([1.0, 2.0, 9.0, 4.0])
     reports.add([5.0, 3.0])
-    assert judge.values == {2: 1.5, 4: 4.0, 6: 4.0}
+    assert other.values == {2: 1.5, 4: 4.0, 6: 4.0}  # means over all episodes so far
 
 
 def test_pruned_trials_are_in_the_study(tmp_path: Path) -> None:
@@ -256,23 +231,7 @@ def test_pruned_trials_are_in_the_study(tmp_path: Path) -> None:
     assert [trial.number for trial in found.best] == [1]
 
 
-def test_the_median_pruner_is_the_default() -> None:
-    tuner = Tuner(search(episodes=50))
-    assert isinstance(tuner._pruner, optuna.pruners.MedianPruner)
-    assert tuner.block == 5
-
-
 # -- trials that fail, and mistakes
-
-
-def test_a_trial_that_raises_is_recorded_and_the_search_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = Tuner(search("odd_worlds:NotANumber-v0"), tmp_path / "out").run(2)
-    assert [trial.status for trial in found.trials] == ["failed", "failed"]
-    assert "nan" in found.trials[0].error
-    assert "Traceback" in (tmp_path / "out/trials/001/seed0/error.txt").read_text()
-    assert found.best == []
 
 
 @pytest.mark.parametrize("agent", ["a2c", "bdpi"])
@@ -284,7 +243,7 @@ def test_a_full_disk_stops_the_search_and_costs_no_trial(tmp_path: Path, agent: 
     resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
     try:
         for _ in range(4):
-            with pytest.raises(RunError, match=r"001/seed0 cannot be written: .*File too large.*; make room, and"):
+            with pytest.raises(RunError, match="cannot be written"):
                 tuner.run(2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -302,6 +261,8 @@ def test_a_full_disk_stops_the_search_and_costs_no_trial(tmp_path: Path, agent: 
         ({"seed": 2**32 - 1, "seeds": 2}, "seeds are from 0 to 4294967295"),
         ({"settings": ("n_critics=0",)}, "n_critics"),
         ({"settings": ("n_critic=2",)}, "did you mean n_critics"),
+        ({"settings": ("critics_per_step=32",)}, "critics_per_step.*16.*32"),
+        ({"environment": "FrozenLake-v1", "agent": "tabular-bdpi", "settings": ALL}, "leave one out"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_written(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
@@ -310,23 +271,19 @@ def test_mistakes_are_found_before_anything_is_written(tmp_path: Path, wrong: di
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_left_to_search() -> None:
-    fixed = ("buffer_size=1000", "batch_size=8", "critics_per_step=1", "n_critics=2", "critic_iterations=1")
-    with pytest.raises(RunError, match="leave one out"):
-        Tuner(search("FrozenLake-v1", agent="tabular-bdpi", settings=fixed))
-
-
 def test_a_folder_with_another_search_is_refused(searched: tuple[Path, Tuner, Tuning], tmp_path: Path) -> None:
     folder, _, _ = searched
-    with pytest.raises(RunError, match=r"other settings \(episodes 4, not 7\): choose another --out"):
+    with pytest.raises(RunError, match="episodes 4, not 7"):
         Tuner(search(seeds=2, seed=3, episodes=7), folder).run(1)
-    with pytest.raises(RunError, match="trials must be at least 1, not 0"):
+    with pytest.raises(RunError, match="trials"):
         Tuner(search(seeds=2, seed=3), folder).run(0)
     (tmp_path / "trials").mkdir()
-    with pytest.raises(RunError, match=r"has trials but nothing in tune\.sqlite"):
-        Tuner(search(), tmp_path).run(1)
-    (tmp_path / "tune.sqlite").touch()
-    with pytest.raises(RunError, match=r"has trials but nothing in tune\.sqlite"):
+    for _ in range(2):
+        with pytest.raises(RunError, match="has trials"):
+            Tuner(search(), tmp_path).run(1)
+        (tmp_path / "tune.sqlite").touch()
+    (tmp_path / "tune.sqlite").write_text("no database at all, but long enough to be looked at" * 10)
+    with pytest.raises(RunError, match="cannot be used"):
         Tuner(search(), tmp_path).run(1)
 
 
@@ -337,16 +294,10 @@ def test_a_folder_of_a_trial_with_another_configuration_is_not_mistaken_for_this
     tuner.run(1)
     shutil.copytree(tmp_path / "a" / "trials" / "001", tmp_path / "b" / "trials" / "002")
     for _ in range(4):  # as often as one likes: no trial is burned
-        with pytest.raises(RunError, match=r"002/seed0 holds a run with other settings \(hyperparameters"):
+        with pytest.raises(RunError, match="hyperparameters"):
             tuner.run(1)
     shutil.rmtree(tmp_path / "b" / "trials" / "002")
     assert [trial.status for trial in tuner.run(1).trials] == ["finished"] * 2
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "tune.sqlite").write_text("no database at all, but long enough to be looked at" * 10)
-    with pytest.raises(RunError, match=r"tune\.sqlite cannot be used: .*: .*choose another --out"):
-        Tuner(search(), tmp_path).run(1)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +319,7 @@ def test_a_database_with_odd_content_is_named(
     shutil.copy(searched[0] / "tune.sqlite", tmp_path)
     with sqlite3.connect(tmp_path / "tune.sqlite") as connection:
         connection.execute(change)
-    with pytest.raises(RunError, match=r"tune\.sqlite cannot be used: .*; choose another --out, or remove it"):
+    with pytest.raises(RunError, match="cannot be used"):
         Tuner(search(seeds=2, seed=3), tmp_path).run(1)
 
 

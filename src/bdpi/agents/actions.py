@@ -5,12 +5,12 @@ An agent with an actor draws from it. One without follows a critic, greedily, wh
 
 from __future__ import annotations
 
-import bisect
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from bdpi.agents.checks import check_masks
+from bdpi.agents.draws import Draws
 from bdpi.agents.spaces import shift_to_zero, to_arrays
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 from bdpi.learner.tabular import allowed
@@ -18,17 +18,6 @@ from bdpi.learner.tabular import allowed
 if TYPE_CHECKING:
     from bdpi.agents.agent_learner import AgentLearner
     from bdpi.agents.policies import BDPIPolicy
-
-
-def draw(probabilities: FloatArray, generator: np.random.Generator) -> IntArray:
-    """One action per row, by inverting the cumulative distribution."""
-    cumulative = probabilities.cumsum(axis=1)
-    if len(probabilities) == 1:  # the same, more quickly
-        (row,) = cumulative.tolist()
-        return np.array([min(bisect.bisect_right(row, generator.random() * row[-1]), len(row) - 1)])
-    thresholds = generator.random(len(probabilities)) * cumulative[:, -1]
-    below: IntArray = np.add.reduce(cumulative <= thresholds[:, None], axis=1)
-    return np.minimum(below, probabilities.shape[1] - 1)
 
 
 def mask_probabilities(probabilities: FloatArray, masks: BoolArray | None) -> FloatArray:
@@ -46,13 +35,14 @@ class Actions:
     :param policy: whose actor acts, if it has one
     :param n_envs: environments that are stepped together
     :param n_critics: from which one is drawn to be followed
+    :param draws: draws from the actor
     """
 
     #: what a saved agent holds of it
     saved: ClassVar[dict[str, type]] = {"followed": np.ndarray}
 
-    def __init__(self, policy: BDPIPolicy, n_envs: int, n_critics: int) -> None:
-        self._policy, self._n_envs, self._n_critics = policy, n_envs, n_critics
+    def __init__(self, policy: BDPIPolicy, n_envs: int, n_critics: int, draws: Draws) -> None:
+        self._policy, self._n_envs, self._n_critics, self._draws = policy, n_envs, n_critics, draws
         #: which critic each environment follows, where there is no actor
         self.followed: IntArray | None = None
         #: probabilities that the last training actions were drawn by; None for agents without an actor
@@ -70,7 +60,7 @@ class Actions:
         if learner.has_actor:
             probabilities = learner.probabilities(observations)
             self.drawn_by = probabilities if masks is None else mask_probabilities(probabilities, masks)
-            return draw(self.drawn_by, generator)
+            return self._draws.pick(self.drawn_by, generator)
         assert self.followed is not None
         return self._preferred(learner, observations, self.followed, masks)
 

@@ -28,6 +28,8 @@ class ActorMimic(Ensemble):
     :param temperature: 0 imitates the critics' greedy policies, as the paper does; more (at least 1e-30), their Softmax
         policies. It is in the unit of the rewards.
     :param actor_learning_rate: Adam's learning rate of the actor; ``learning_rate`` if None
+    :param persistence: for how many steps, on average and at most, an uncertain actor keeps to a random choice: in half
+        of the episodes, as long as that costs no return. Higher finds what is far away sooner. 1: steps choose anew
     :param settings: what all agents have in common, see :class:`~bdpi.agents.ensemble.Ensemble`
     """
 
@@ -39,10 +41,12 @@ class ActorMimic(Ensemble):
         *,
         temperature: float = 0.0,
         actor_learning_rate: float | Schedule | None = None,
+        persistence: float = 32.0,
         **settings: Unpack[Settings],
     ) -> None:
         self.temperature = temperature
         self.actor_learning_rate = actor_learning_rate
+        self.persistence = persistence
         super().__init__(policy, env, learning_rate, **settings)
 
     def _check_hyperparameters(self) -> None:

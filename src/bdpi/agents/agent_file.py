@@ -22,6 +22,8 @@ from bdpi.agents.environments import make_if_id
 from bdpi.agents.files import File, read_agent, read_parameters, write_agent
 from bdpi.agents.inputs import Inputs, describe_inputs, inputs_from, restore_inputs
 from bdpi.agents.normalizing import describe_normalizer, restore_normalizer
+from bdpi.agents.schema import PATHS, check
+from bdpi.agents.sizes import check_inputs, check_layers
 
 if TYPE_CHECKING:
     from bdpi.agents.ensemble import Ensemble
@@ -42,8 +44,8 @@ _UNLOADABLE = (
 )
 #: Where arguments are kept whose attributes have other names.
 _ATTRIBUTES = {"learner": "learner_choice", "stats_window_size": "_stats_window_size"}
-#: Arguments that are given anew when an agent is loaded.
-_GIVEN_ANEW = {"journal", "autosave"}
+#: Arguments that are not even written.
+_NOT_WRITTEN = {"journal", "autosave"}
 _TYPES: dict[str, type] = {each.__name__: each for each in (bool, int, float, str, dict)}
 
 
@@ -53,7 +55,7 @@ def declared(agent_class: type[Ensemble]) -> dict[str, type]:
     for name, argument in settings_of(agent_class).items():
         by_annotation = _TYPES.get(str(argument.annotation).partition(" ")[0].partition("[")[0], object)
         is_known = argument.default not in (None, argument.empty)
-        if name not in _GIVEN_ANEW:
+        if name not in _NOT_WRITTEN:
             found[_ATTRIBUTES.get(name, name)] = type(argument.default) if is_known else by_annotation
     for each in agent_class.__mro__:
         found |= vars(each).get("saved", {})
@@ -76,7 +78,11 @@ def check_arguments(agent: Ensemble) -> None:
 def save_agent(agent: Ensemble, path: File, exclude: Iterable[str], include: Iterable[str], buffer: bool) -> None:
     """See :meth:`bdpi.agents.ensemble.Ensemble.save`."""
     check_arguments(agent)
-    names = (declared(type(agent)).keys() - set(exclude)) | set(include)
+    known = declared(type(agent))
+    strange = [name for name in include if name not in known]
+    if strange:
+        raise ValueError(f"{strange[0]} could not be loaded again: declare it in {type(agent).__name__}.saved")
+    names = known.keys() - set(exclude) | set(include)
     arrays: Arrays = {}
     parts: dict[str, Arrays] = {}
     with agent.learning_held():
@@ -178,12 +184,15 @@ def _from_file(
     changes: dict[str, Any],
 ) -> AnyAgent:
     data = {
-        name: custom_objects[name] if name in custom_objects else decode(value, arrays)
+        name: custom_objects[name] if name in custom_objects else _decoded(name, value, arrays)
         for name, value in document["attributes"].items()
     }
-    _check_sizes(data, arrays)
+    names = declared(agent_class)
+    given = {name: value for name, value in data.items() if name not in custom_objects}
+    check(given, names | {f"_{part}": dict for part in agent_class.parts})
+    _check_sizes(data, arrays, brings_networks=bool({"policy_class", "policy_kwargs"} & custom_objects.keys()))
     changes = {_ATTRIBUTES.get(name, name): value for name, value in changes.items()}
-    data |= changes
+    data |= dict.fromkeys(PATHS[1:]) | changes  # the journal is opened last
     _check_brought_along(data)
     vec_env = None
     if env is not None:
@@ -198,11 +207,9 @@ def _from_file(
         if force_reset:  # before training goes on; an environment is not in the file
             data["_last_obs"] = None
     agent = agent_class(data["policy_class"], vec_env, device=device, _init_setup_model=False)  # type: ignore[arg-type]
-    names = declared(agent_class)
     strange = changes.keys() - document["attributes"].keys() - names.keys() - vars(agent).keys()
     if strange:
         raise ValueError(unknown(agent_class, strange, "load"))
-    check_types({name: value for name, value in data.items() if name not in custom_objects | changes}, names)
     states = {name: data.pop(f"_{name}") for name in agent.parts}
     vars(agent).update(data)
     if vec_env is None and document.get("normalizer") is not None:
@@ -213,7 +220,7 @@ def _from_file(
     agent._setup_model()
     for name, state in states.items():
         part = getattr(agent, name)
-        check_types(state, part.saved)
+        check(state, part.saved)
         vars(part).update({attribute: state[attribute] for attribute in part.saved})
     parts = {part: _part_of(arrays, part) for part in document["parts"]}
     agent.policy.load_state_dict({name: torch.from_numpy(array) for name, array in parts["policy"].items()})
@@ -226,30 +233,32 @@ def _from_file(
     return agent
 
 
+def _decoded(name: str, value: Any, arrays: Arrays) -> Any:
+    try:
+        return decode(value, arrays)
+    except ValueError as error:
+        raise ValueError(f"the file is damaged: {name} makes no sense ({error})") from error
+
+
 def _part_of(arrays: Arrays, part: str) -> Arrays:
     return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
 
 
-def _check_sizes(data: dict[str, Any], arrays: Arrays) -> None:
-    """Whether the file has as many networks as it says, before they are made.
+def _check_sizes(data: dict[str, Any], arrays: Arrays, brings_networks: bool) -> None:
+    """Whether the file has networks as many and as large as it says, before they are made.
 
+    :param brings_networks: the user gives networks, of which the file says nothing
     :raises ValueError: if it does not
     """
     held = len(arrays["learner.active"])
     if data["n_critics"] != held:
         raise ValueError(f"the file is damaged: it says that n_critics is {data['n_critics']!r}, and holds {held}")
-
-
-def check_types(values: dict[str, Any], wanted: dict[str, type]) -> None:
-    """Whether values have the types that they were declared with.
-
-    :raises ValueError: if one has not
-    """
-    for name, value in values.items():
-        kind = wanted.get(name, object)
-        fits = type(value) is kind or (kind is float and type(value) is int)
-        if not (fits or kind is object or value is None or callable(value)):
-            raise ValueError(f"the file is damaged: {name} is {str(value)[:100]!r}, not a {kind.__name__}")
+    if not brings_networks:
+        check_layers((data["policy_kwargs"] or {}).get("net_arch"), arrays)
+        check_inputs(data["observation_space"], arrays)
+    n_envs, lengths = data["n_envs"], [len(data["_episodes"][name]) for name in ("sums", "steps")]
+    if lengths != [n_envs, n_envs]:
+        raise ValueError(f"the file is damaged: it has episodes of {lengths[0]} environments instead of {n_envs}")
 
 
 def _check_brought_along(data: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
@@ -189,24 +190,35 @@ class AgentLearner:
             return None
         return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
+    def bounds(self) -> NDArray[Any] | None:
+        """The lowest and the highest values of observations that are scaled, (2, n); None: there are none."""
+        space = self._space
+        if isinstance(space, spaces.Dict):
+            parts: Observations = {
+                key: np.stack([part.low, part.high]) for key, part in space.items() if isinstance(part, spaces.Box)
+            }
+        else:
+            parts = np.stack([space.low, space.high]) if isinstance(space, spaces.Box) else np.zeros((2, 0))
+        return self.flat(parts)
+
     def may_be_far(
-        self, memory: TransitionBuffer | DictTransitionBuffer, scales_observations: bool, size: float | None
+        self, memory: TransitionBuffer | DictTransitionBuffer, input_size: float | None, size: float | None
     ) -> bool:
         """A quick look, at each step: whether the newest transitions may be far from all that scales were made for.
 
-        :param scales_observations: observations are scaled
+        :param input_size: that observations are to have; None: they are not scaled
         :param size: that returns are to have; None: they are not scaled
         """
         scales, observations, newest = self._policy.scales, memory.next_observations, memory.pos - 1
         if len(scales.shift):
-            if not scales_observations:
+            if input_size is None:
                 if not (scales.factor == 1).all():
                     return True
             elif isinstance(observations, dict) or not scales.all_known:
                 return True
             else:
                 rows = observations[newest].reshape(-1, len(scales.shift))
-                if np.maximum.reduce(np.abs((rows - scales.shift) * scales.factor), axis=None) > FAR:
+                if np.maximum.reduce(np.abs((rows - scales.shift) * scales.factor), axis=None) > FAR * input_size:
                     return True
         if size is None:
             return False

@@ -56,12 +56,16 @@ class Settings(CommonSettings, total=False):
     :param fit_steps: Adam steps per fit of a network; 20 if None (1 where there are pictures)
     :param critic_step_size: alpha, how far Q-values move towards their new estimate in one iteration. Lower values
         average over more transitions, which noisy rewards may need.
-    :param scale_observations: have networks see numbers between -1 and 1, by the range observed so far, so that any
-        unit will do. Pictures and state numbers are never scaled. A ``VecNormalize`` does it instead.
+    :param observation_size: networks see numbers between minus this and this, by the range observed so far, so that any
+        unit will do. Larger tells observations apart more quickly, and explores less. None: observations are as they
+        are. Pictures and state numbers are never scaled. A ``VecNormalize`` does it instead.
     :param return_size: the size that returns have for networks with 32 hidden units and 20 fit steps, in proportion for
         others: rewards are scaled by what was observed, so that any unit will do. Smaller learns faster from each
         batch, and overfits it sooner. None: rewards are as they are. A ``VecNormalize`` that normalises rewards does
         it instead.
+    :param rare_rewards: rewards are rare where less than this share of the transitions has one that is not 0. Then
+        finite bounds of observations count as observed, and returns have a third of ``return_size``: agents look for a
+        goal more widely, and learn faster when they have found it. 0: never
     :param policy_kwargs: arguments of the policy, for instance ``dict(net_arch=[256])``
     :param stats_window_size: episodes over which the logged mean return is taken
     :param tensorboard_log: folder for TensorBoard; no such log if None
@@ -89,8 +93,9 @@ class Settings(CommonSettings, total=False):
     critics_per_step: int | None
     critic_iterations: int
     critic_step_size: float
-    scale_observations: bool
+    observation_size: float | None
     return_size: float | None
+    rare_rewards: float
 
 
 DEFAULTS: Settings = {
@@ -104,8 +109,9 @@ DEFAULTS: Settings = {
     "critic_iterations": 4,
     "fit_steps": None,
     "critic_step_size": 0.2,
-    "scale_observations": True,
+    "observation_size": 2.0,
     "return_size": 10.0,
+    "rare_rewards": 0.1,
     "policy_kwargs": None,
     "stats_window_size": 100,
     "tensorboard_log": None,

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -77,13 +77,9 @@ class Background:
         self._error: BaseException | None = None
         self._stop = threading.Event()
         self._news = threading.Condition()
-        #: held while networks and memory change; by the thread itself, when it saves the agent
-        self.working = threading.RLock()
-        #: held while something is observed, which changes more than one thing
-        self.observing = threading.RLock()
-        #: held for a moment, while the copy that acts is read or written
-        self.acting = threading.Lock()
+        self._working, self._observing, self._acting = threading.RLock(), threading.RLock(), threading.Lock()
         self._switch_interval = sys.getswitchinterval()
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="bdpi learner", daemon=True)
 
     def start(self) -> None:
@@ -96,6 +92,8 @@ class Background:
         self._thread.start()
 
     def _end(self) -> None:
+        if os.getpid() != self._process:
+            return  # in a child, there is no such thread, and locks may be held for ever
         self._stop.set()
         self._tell()
         with contextlib.suppress(RuntimeError):  # whose start was interrupted; if it still comes, it finds it is to end
@@ -112,6 +110,33 @@ class Background:
         atexit.unregister(self._end)
         gc.unfreeze()
         sys.setswitchinterval(self._switch_interval)
+
+    @property
+    def working(self) -> contextlib.AbstractContextManager[Any]:
+        """Held while networks and memory change; by the thread itself, when it saves the agent."""
+        return self._here(self._working)
+
+    @property
+    def observing(self) -> contextlib.AbstractContextManager[Any]:
+        """Held while something is observed, which changes more than one thing."""
+        return self._here(self._observing)
+
+    @property
+    def acting(self) -> contextlib.AbstractContextManager[Any]:
+        """Held for a moment, while the copy that acts is read or written."""
+        return self._here(self._acting)
+
+    def _here(self, lock: T) -> T:
+        """A lock, unless it may be held for ever: by a thread that was not forked.
+
+        :raises RuntimeError: in a child process
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "the agent learns in the background of another process, which this one was forked from: save it there "
+                "and load it here, or use the start method 'spawn'"
+            )
+        return lock
 
     def check(self) -> None:
         """:raises RuntimeError: when the thread has failed"""

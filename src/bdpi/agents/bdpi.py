@@ -33,6 +33,8 @@ class BDPI(Ensemble):
     :param learning_rate: Adam's learning rate of the critics; may be a function of the remaining progress
     :param trust_region: delta, the KL divergence by which one critic may move the actor. Lower explores longer.
     :param actor_learning_rate: Adam's learning rate of the actor; ``learning_rate`` if None
+    :param persistence: for how many steps, on average and at most, an uncertain actor keeps to a random choice: in half
+        of the episodes, as long as that costs no return. Higher finds what is far away sooner. 1: steps choose anew
     :param settings: what all agents have in common, see :class:`~bdpi.agents.ensemble.Ensemble`: ``gamma``,
         ``buffer_size``, ``batch_size``, ``n_critics``, ``critic_iterations``, ``policy_kwargs``, ``seed``, …
     """
@@ -45,10 +47,12 @@ class BDPI(Ensemble):
         *,
         trust_region: float = 0.01,
         actor_learning_rate: float | Schedule | None = None,
+        persistence: float = 32.0,
         **settings: Unpack[Settings],
     ) -> None:
         self.trust_region = trust_region
         self.actor_learning_rate = actor_learning_rate
+        self.persistence = persistence
         super().__init__(policy, env, learning_rate, **settings)
 
     def _check_hyperparameters(self) -> None:

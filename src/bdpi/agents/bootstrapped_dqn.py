@@ -27,7 +27,7 @@ class BootstrappedDQN(ABCDQN):
     :param critic_step_size: how far Q-values move towards their new estimate
     :param prior_scale: weight of a fixed, random function that is added to each critic (randomised prior functions,
         Osband et al., 2018). Higher explores more; 0 is the original algorithm.
-    :param scale_observations: off, as in the paper
+    :param observation_size: None, as in the paper
     :param return_size: None, as in the paper
     :param settings: what all agents have in common, see :class:`~bdpi.agents.ensemble.Ensemble`
     """
@@ -42,7 +42,7 @@ class BootstrappedDQN(ABCDQN):
         critic_iterations: int = 1,
         critic_step_size: float = 1.0,
         prior_scale: float = 0.0,
-        scale_observations: bool = False,
+        observation_size: float | None = None,
         return_size: float | None = None,
         **settings: Unpack[CommonSettings],
     ) -> None:
@@ -54,7 +54,7 @@ class BootstrappedDQN(ABCDQN):
             critics_per_step=critics_per_step,
             critic_iterations=critic_iterations,
             critic_step_size=critic_step_size,
-            scale_observations=scale_observations,
+            observation_size=observation_size,
             return_size=return_size,
             **settings,
         )

@@ -12,13 +12,14 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
-from bdpi.agents.files import UNREADABLE, File, refuse_pickle, with_ending
+from bdpi.agents.files import File, refuse_pickle, with_ending
 from bdpi.agents.journal import Transition
 from bdpi.agents.spaces import is_zero_based, shift_to_zero
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 from bdpi.learner.scales import returns_to_go
 from bdpi.storage.atomic import write_atomically
+from bdpi.storage.reading import Damaged, read_arrays
 
 
 def stacked(values: list[Any]) -> Any:
@@ -193,6 +194,10 @@ class _Transitions(_Base):
         """Of the last step of each environment."""
         return self.rewards[self.pos - 1 : self.pos or None]
 
+    def rewards_held(self) -> NDArray[np.float32]:
+        """Of all transitions held, demonstrations too."""
+        return np.concatenate([self.rewards[: self.size()], self.rewards[self.buffer_size :]], axis=None)
+
     def newest_observations(self) -> Observations:
         """That the last step of each environment led to."""
         return _map(lambda array: array[self.pos - 1], self.next_observations)
@@ -277,11 +282,12 @@ class _Transitions(_Base):
             path = path if path.exists() else with_ending(path, ".npz")
         refuse_pickle(path)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                loaded = {name: file[name] for name in file.files}
-        except UNREADABLE as error:
-            if isinstance(error, FileNotFoundError):
-                raise
+            if isinstance(path, str | os.PathLike):
+                with open(path, "rb") as file:
+                    loaded = read_arrays(file)
+            else:
+                loaded = read_arrays(path)  # type: ignore[arg-type]
+        except Damaged as error:
             raise ValueError(f"{path} is not a replay memory, or it is damaged: {error}") from error
         self.take_over(loaded, str(path) if isinstance(path, str | os.PathLike) else "the file")
 
@@ -324,16 +330,21 @@ class _Transitions(_Base):
                 f"{where} does not fit: it ends at position {pos}, this memory has {self.buffer_size} rows"
             )
         rows = self.buffer_size if full else pos
-        self._check_shown(shown, own, where)
-        for name, array in own.items():
-            if loaded[name].shape != (rows, *array.shape[1:]) or rows > len(array):
-                raise ValueError(
-                    f"{where} does not fit: {name} has shape {loaded[name].shape}, this agent's memory {array.shape}"
-                )
-            if loaded[name].dtype != array.dtype:
-                raise ValueError(f"{where} does not fit: {name} is {loaded[name].dtype}, this memory {array.dtype}")
-            if array.dtype.kind == "f" and not np.isfinite(loaded[name]).all():
-                raise ValueError(f"{where} is damaged: {name} holds numbers that are not finite")
+        if shown and shown.keys() != own.keys():
+            raise ValueError(f"{where} is not a replay memory of this kind of agent: it shows {sorted(shown)}")
+        parts = [(loaded, rows, ""), *([(shown, len(shown["actions"]), "the demonstrations' ")] if shown else [])]
+        for given, length, whose in parts:
+            for name, array in own.items():
+                found = given[name]
+                if found.shape != (length, *array.shape[1:]) or (given is loaded and rows > len(array)):
+                    raise ValueError(
+                        f"{where} does not fit: {whose}{name} has shape {found.shape}, this memory {array.shape}"
+                    )
+                if found.dtype != array.dtype:
+                    raise ValueError(f"{where} does not fit: {whose}{name} is {found.dtype}, this memory {array.dtype}")
+                if array.dtype.kind == "f" and not np.isfinite(found).all():
+                    raise ValueError(f"{where} is damaged: {whose}{name} holds numbers that are not finite")
+                self._check_range(whose, name, found, where)
         taken = {
             name: np.concatenate([loaded[name], array[rows : self.buffer_size], *([shown[name]] if shown else [])])
             for name, array in own.items()
@@ -344,19 +355,22 @@ class _Transitions(_Base):
         self.pos, self.full = pos, bool(full)
         self._added, self._contents = (pos + full * self.buffer_size) * self.n_envs, object()
 
-    @staticmethod
-    def _check_shown(shown: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]], where: str) -> None:
-        """Whether demonstrations from a file fit."""
-        if not shown:
+    def _check_range(self, whose: str, name: str, values: NDArray[Any], where: str) -> None:
+        """Whether actions, and states that are numbered, exist; both are counted from zero here.
+
+        :raises ValueError: at the first that does not
+        """
+        kind, _, key = name.partition(".")
+        space: Any = self.action_space if name == "actions" else self.observation_space
+        if key:
+            space = space.spaces[key]
+        if name != "actions" and kind not in ("observations", "next_observations"):
             return
-        if shown.keys() != own.keys():
-            raise ValueError(f"{where} is not a replay memory of this kind of agent: it shows {sorted(shown)}")
-        rows = len(shown["actions"])
-        for name, array in shown.items():
-            if array.shape != (rows, *own[name].shape[1:]) or array.dtype != own[name].dtype:
-                raise ValueError(f"{where} does not fit: the demonstrations' {name} has shape {array.shape}")
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ValueError(f"{where} is damaged: the demonstrations' {name} is not finite")
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            count = space.n if isinstance(space, spaces.Discrete) else space.nvec
+            wrong = (values < 0) | (values >= count)
+            if wrong.any():
+                raise ValueError(f"{where} is damaged: {whose}{name} holds {values[wrong][0]}, which {space} has not")
 
 
 class TransitionBuffer(_Transitions, ReplayBuffer):

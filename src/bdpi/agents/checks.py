@@ -79,9 +79,11 @@ def check_settings(agent: Ensemble) -> None:
     if agent.critics_per_step is not None:
         check_integer("critics_per_step", agent.critics_per_step, 1, agent.n_critics)
     check_number("critic_step_size", agent.critic_step_size, 0, 1)
-    check_truth("scale_observations", agent.scale_observations)
-    if agent.return_size is not None:
-        check_number("return_size", agent.return_size, 0)
+    for name in ("observation_size", "return_size"):
+        if (value := getattr(agent, name)) is not None:
+            check_number(name, value, 0)
+    check_number("rare_rewards", agent.rare_rewards, 0, 1, low_included=True)
+    check_number("persistence", agent.persistence, 1, low_included=True)
     check_integer("gradient_steps", agent.gradient_steps, -1)
     check_choice(agent.learner_choice)
     dtype_of(agent.precision)
@@ -265,11 +267,6 @@ def check_in_space(what: str, values: Any, space: spaces.Space[Any], step: int, 
         )
 
 
-def check_executed_action(value: Any, space: spaces.Discrete, step: int, environment: int) -> int:
-    """``info["executed_action"]`` is an action of the environment; returns it as an int."""
-    return check_action(f'info["executed_action"] of environment {environment} at step {step}', value, space)
-
-
 def check_action(name: str, value: Any, space: spaces.Discrete) -> int:
     """An action of the environment; returns it as an int."""
     array = np.asarray(value)
@@ -290,12 +287,6 @@ def check_truth(name: str, value: Any) -> bool:
     if array.shape != () or not _is_zeros_and_ones(array):
         raise ValueError(f"{name} must be True or False, got {value!r}")
     return bool(array)
-
-
-def check_discount(info: dict[str, Any], step: int, environment: int) -> None:
-    """``info["discount"]``, if there is one, is a number from 0 to 1."""
-    if "discount" in info:
-        check_number(f'info["discount"] of environment {environment} at step {step}', info["discount"], 0, 1, True)
 
 
 def masks_of(

@@ -128,7 +128,8 @@ def _scale_findings(agent: Ensemble) -> list[Finding]:
         return []
     flat = agent.agent_learner.flat(_seen(agent.replay_buffer.next_observations_held(), len(agent.replay_buffer)))
     factor = agent.policy.scales.factor.astype(np.float64)
-    reach = np.where(factor > 0, 1 / np.where(factor > 0, factor, 1), 0) if agent.scale_observations else None
+    size = agent.observation_size
+    reach = None if size is None else np.where(factor > 0, size / np.where(factor > 0, factor, 1), 0)
     size = size_of(agent.replay_buffer.returns_to_go()) if agent.return_size is None else None
     rows = len(agent.replay_buffer)
     return health.scale_findings(np.zeros((rows, 0)) if flat is None else flat, reach, size)

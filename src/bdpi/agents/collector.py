@@ -91,9 +91,11 @@ class Collector:
             self.check_observation("observation", row_of(new_obs, index), index, step)
             if dones[index] and info.get("terminal_observation") is not None:
                 self.check_observation("last observation", info["terminal_observation"], index, step)
-            checks.check_discount(info, step, index)
+            where = f"of environment {index} at step {step}"
+            if "discount" in info:
+                checks.check_number(f'info["discount"] {where}', info["discount"], 0, 1, low_included=True)
             if "executed_action" in info:
-                checks.check_executed_action(info["executed_action"], self.action_space, step, index)
+                checks.check_action(f'info["executed_action"] {where}', info["executed_action"], self.action_space)
         upcoming = [reset_infos[index] if done else infos[index] for index, done in enumerate(dones)]
         next_masks = checks.masks_of(infos, self.action_space, step, ended=dones)
         self._next_masks, self._upcoming_masks = next_masks, checks.masks_of(upcoming, self.action_space, step)
@@ -382,6 +384,8 @@ class EpisodeRecord:
     def __init__(self, n_envs: int) -> None:
         #: of the episodes that are going on
         self.sums, self.steps = [0.0] * n_envs, [0] * n_envs
+        #: return of the episode that ended last in each environment
+        self.last = [0.0] * n_envs
         #: of the episodes that have ended
         self.count = 0
         self.first: list[float] = []
@@ -394,6 +398,7 @@ class EpisodeRecord:
             self.sums[index] += float(rewards[index])
             self.steps[index] += info.get("discount") != 1.0  # the inner decisions of a continuous action take no time
             if dones[index]:
+                self.last[index] = self.sums[index]
                 self._end(self.sums[index])
                 self.begin(index)
 

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-_MOST_NUMBERS = 50_000_000  # of an observation; a damaged file may ask for more than there is memory
+_MOST_NUMBERS = 10_000_000  # of an observation; a damaged file may ask for more than there is memory
 
 
 def describe(space: spaces.Space[Any]) -> dict[str, Any]:
@@ -45,9 +45,19 @@ def space_of(description: Any) -> spaces.Space[Any]:
     :raises ValueError: when it is not such a description
     """
     try:
+        if _count(description) > _MOST_NUMBERS:
+            raise ValueError(f"an observation of more than {_MOST_NUMBERS} numbers is too large")
         return _space_of(description)
-    except (KeyError, TypeError, AttributeError, OverflowError, AssertionError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError, AssertionError, RecursionError) as error:
         raise ValueError(f"not the description of a space: {str(description)[:200]}") from error
+
+
+def _count(description: dict[str, Any]) -> int:
+    """Numbers in an observation, before any array is made for them."""
+    if description["type"] == "Dict":
+        return sum(map(_count, description["spaces"].values()))
+    sizes = description["nvec"] if description["type"] == "MultiDiscrete" else description.get("shape", [])
+    return len(sizes) if description["type"] == "MultiDiscrete" else math.prod(map(_size, sizes))
 
 
 def _space_of(description: dict[str, Any]) -> spaces.Space[Any]:
@@ -60,8 +70,6 @@ def _space_of(description: dict[str, Any]) -> spaces.Space[Any]:
         nvec = np.array([_size(n) for n in description["nvec"]])
         return spaces.MultiDiscrete(nvec, start=np.array(description["start"], dtype=np.int64))
     shape = tuple(_size(n) for n in description["shape"])
-    if np.prod([float(n) for n in shape]) > _MOST_NUMBERS:
-        raise ValueError(f"an observation of shape {shape} is too large")
     if kind == "MultiBinary":
         return spaces.MultiBinary(shape[0] if len(shape) == 1 else list(shape))
     if kind == "Box":
@@ -80,8 +88,9 @@ def _size(value: Any) -> int:
 
 
 def _bounds(given: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    values = np.array([float(value) for value in (given if isinstance(given, list) else [given])])
-    return np.broadcast_to(values if values.size == 1 else values.reshape(shape), shape).astype(dtype)
+    number = float if dtype.kind == "f" else int  # whole numbers up to 2**64 are not all floats
+    values = np.array([number(value) for value in (given if isinstance(given, list) else [given])], dtype)
+    return np.broadcast_to(values if values.size == 1 else values.reshape(shape), shape).copy()
 
 
 def difference(there: dict[str, Any], here: dict[str, Any]) -> str | None:

@@ -42,6 +42,7 @@ from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer, stacked
 from bdpi.agents.checkup import WORTH_ANOTHER, Checkup, look
 from bdpi.agents.collector import ORIGINAL, Collector, EpisodeRecord
 from bdpi.agents.demonstrations import transitions_of
+from bdpi.agents.draws import Draws
 from bdpi.agents.encoding import Arrays
 from bdpi.agents.environments import make_if_id
 from bdpi.agents.files import File
@@ -88,7 +89,7 @@ class Ensemble(OffPolicyAlgorithm):
         "MultiInputPolicy": MultiInputPolicy,
     }
     #: attributes that are parts of the agent; what is saved of them is declared there
-    parts: ClassVar[tuple[str, ...]] = ("actions", "collector", "episodes", "scale_estimator")
+    parts: ClassVar[tuple[str, ...]] = ("actions", "collector", "draws", "episodes", "scale_estimator")
     #: what is saved beside the constructor's arguments, with its type; ``object``: any
     saved: ClassVar[dict[str, type]] = {
         # of Stable-Baselines3
@@ -114,8 +115,9 @@ class Ensemble(OffPolicyAlgorithm):
     critic_iterations: int
     fit_steps: int | None
     critic_step_size: float
-    scale_observations: bool
+    observation_size: float | None
     return_size: float | None
+    rare_rewards: float
     precision: Precision
     n_threads: int | None
     journal: str | os.PathLike[str] | Journal | None
@@ -128,12 +130,15 @@ class Ensemble(OffPolicyAlgorithm):
     action_space: spaces.Discrete
     agent_learner: AgentLearner
     actions: Actions
+    draws: Draws
     collector: Collector
     #: returns of the first and the last episodes
     episodes: EpisodeRecord
     scale_estimator: ScaleEstimator
     #: of the actor; None: the critics'. Agents with an actor have it as an argument.
     actor_learning_rate: float | Schedule | None = None
+    #: for how long random numbers are kept, see :class:`~bdpi.agents.draws.Draws`; an argument of agents with an actor
+    persistence: float = 1.0
     #: weight of a fixed random function in each critic
     prior_scale: float = 0.0
     #: of each batch that is drawn from demonstrations, where there are any
@@ -222,10 +227,11 @@ class Ensemble(OffPolicyAlgorithm):
         self.collector = Collector(self.replay_buffer, self.observation_space, self.action_space, self.n_envs)
         self.episodes, self.scale_estimator = EpisodeRecord(self.n_envs), ScaleEstimator()
         normalizer = self._vec_normalize_env
-        if self.scale_observations and (normalizer is None or not normalizer.norm_obs):
+        if self.observation_size is not None and (normalizer is None or not normalizer.norm_obs):
             self.policy.set_scales(Scales.unknown(len(self.policy.scales.shift)))
         self.agent_learner = self._make_learner()
-        self.actions = Actions(self.policy, self.n_envs, self.n_critics)
+        self.draws = Draws(self.n_envs, self.policy.n_actions, self.persistence)
+        self.actions = Actions(self.policy, self.n_envs, self.n_critics, self.draws)
         if self.policy.actor is not None and self.agent_learner.actor_parameters is not None:
             self.agent_learner.act_with(self.agent_learner.actor_parameters)
         self._actor_lr_schedule = (
@@ -279,6 +285,7 @@ class Ensemble(OffPolicyAlgorithm):
             if seed is not None and self.replay_buffer is not None:  # else a loaded agent is set up
                 self._generator, self._predict_generator = _generators(seed)
                 self.policy.generator = self._predict_generator
+                self._begun = False  # act draws what it draws at the beginning of an episode, too
 
     @property
     def learner_name(self) -> str:
@@ -397,13 +404,13 @@ class Ensemble(OffPolicyAlgorithm):
                 )
             try:
                 new_obs, rewards, dones, infos = env.step(actions)
-                reset_infos, n_ended = env.unwrapped.reset_infos, int(np.count_nonzero(dones))
+                reset_infos, n_ended = env.unwrapped.reset_infos, sum(dones.tolist())
                 if self._vec_normalize_env is None:
                     collector.check(new_obs, rewards, dones, infos, reset_infos, self.num_timesteps + self.n_envs)
                 self._store_step(actions, new_obs, rewards, dones, infos, n_ended)
                 collector.stepped(dones, infos, reset_infos)
                 if n_ended:
-                    self._begin_episodes(np.flatnonzero(dones))
+                    self._begin_episodes(np.flatnonzero(dones), ended=True)
             except BaseException:
                 self._last_obs = None  # the environments may have gone on: the next learn() starts new episodes
                 raise
@@ -538,15 +545,16 @@ class Ensemble(OffPolicyAlgorithm):
 
         :param experience: how many transitions were seen
         """
-        normalizer, before, size = self._vec_normalize_env, self.policy.scales, None
+        normalizer, before, size, inputs = self._vec_normalize_env, self.policy.scales, None, None
         if self.return_size is not None and not (normalizer is not None and normalizer.norm_reward):
             # What Adam can change in an epoch grows with the width of networks and with its steps.
             width = self.policy.critic_arch[-1] if self.policy.critic_arch else 32
             size = self.return_size * width / 32 * (self.fit_steps or self.policy.default_fit_steps) / 20
-        with_observations = self.scale_observations and (normalizer is None or not normalizer.norm_obs)
-        learner, memory, units = self.agent_learner, self.replay_buffer, (with_observations, size)
+        if normalizer is None or not normalizer.norm_obs:
+            inputs = self.observation_size
+        learner, memory, units = self.agent_learner, self.replay_buffer, (inputs, size)
         if experience >= self.scale_estimator.due or learner.may_be_far(memory, *units):
-            scales = self.scale_estimator.estimate(before, learner, memory, experience, *units)
+            scales = self.scale_estimator.estimate(before, learner, memory, experience, *units, self.rare_rewards)
             if scales is not before:
                 with self._background.acting:
                     learner.set_scales(scales)
@@ -570,9 +578,18 @@ class Ensemble(OffPolicyAlgorithm):
 
     # -- acting -------------------------------------------------------------------------------------------------
 
-    def _begin_episodes(self, environments: IntArray) -> None:
+    def _begin_episodes(self, environments: IntArray, *, ended: bool = False) -> None:
+        """Choose how to act in the next episodes there.
+
+        :param ended: the episodes before have ended; else they were given up, or there were none
+        """
         if not self.agent_learner.has_actor:
             self.actions.begin_episodes(environments, self._generator)
+            return
+        indices = environments.tolist()
+        if ended:
+            self.draws.end_episodes(indices, [self.episodes.last[index] for index in indices])
+        self.draws.begin_episodes(indices, self._generator)
 
     def predict(
         self,
@@ -667,14 +684,14 @@ class Ensemble(OffPolicyAlgorithm):
             if collector.journal is not None:
                 self._catch_up()
             journaled = collector.store_transition(step)
-            self.num_timesteps, collector.journaled = number, journaled
+            self.num_timesteps, collector.journaled = self.num_timesteps + 1, journaled
             self.episodes.add([step.reward], [done], [{"discount": discount}])
             if self._vec_normalize_env is not None:
                 update_normalizer(self._vec_normalize_env, step)
             collector.acted_mask = None
             if done:
                 self._episode_num += 1
-                self._begin_episodes(np.array([0]))
+                self._begin_episodes(np.array([0]), ended=True)
         if isinstance(self._background, Background):
             self._background.make(self._epochs_per_step())
 
@@ -862,7 +879,7 @@ class Ensemble(OffPolicyAlgorithm):
 
         :param path: of the file; ``.zip`` is added where there is no ending
         :param exclude: attributes to leave out
-        :param include: more attributes than are declared
+        :param include: declared attributes to keep in spite of ``exclude``
         :param include_buffer: with the replay memory
         """
         save_agent(self, path, exclude or (), include or (), include_buffer)

@@ -20,7 +20,8 @@ import safetensors
 import safetensors.numpy
 
 from bdpi.agents.encoding import Arrays
-from bdpi.storage.atomic import refuse_journal, write_atomically
+from bdpi.storage.atomic import make_folder, refuse_journal, write_atomically
+from bdpi.storage.reading import Damaged, parse_json
 
 FORMAT, VERSION = "bdpi agent", 1
 _DOCUMENT, _ARRAYS = "agent.json", "arrays.safetensors"
@@ -80,7 +81,7 @@ def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
         write(path)
         return
     target = with_ending(pathlib.Path(path))
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     write_atomically(target, write)
 
 
@@ -180,7 +181,7 @@ def _read(file: Any, where: Any) -> tuple[dict[str, Any], Arrays]:
                 if info.file_size > size or (info.filename == _DOCUMENT and info.file_size > _LARGEST_DOCUMENT):
                     raise ValueError(f"{where} is damaged: {info.filename} cannot have {info.file_size} bytes")
             text, packed = archive.read(_DOCUMENT), archive.read(_ARRAYS)
-        document = json.loads(text)
+        document = parse_json(text)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(f"{where} holds no bdpi agent")
         if document.get("version") != VERSION:
@@ -189,9 +190,7 @@ def _read(file: Any, where: Any) -> tuple[dict[str, Any], Arrays]:
         return document, safetensors.numpy.load(packed)
     except (
         zipfile.BadZipFile,
-        UnicodeDecodeError,
-        json.JSONDecodeError,
-        RecursionError,
+        Damaged,
         EOFError,
         NotImplementedError,
         RuntimeError,  # encrypted

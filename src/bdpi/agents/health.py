@@ -169,7 +169,7 @@ def scale_findings(observations: Floats, reach: Floats | None, size_of_returns: 
                 Finding(
                     "observations-unscaled",
                     f"{_dimensions(odd, '')} varies by {_number(usual[odd[0]])}, which networks see badly as it is.",
-                    "Set scale_observations=True, which is the default of BDPI.",
+                    "Set observation_size=2, which is the default of BDPI.",
                 )
             )
     if size_of_returns is not None and size_of_returns > LEARNED_WELL:

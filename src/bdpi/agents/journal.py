@@ -24,7 +24,7 @@ from bdpi.agents.journal_database import JournalDatabase, JournalError
 
 __all__ = ["LARGEST_REWARD", "Journal", "JournalError", "Transition"]
 
-_CHUNK = 1000  # rows
+_CHUNK, _CHUNK_BYTES = 1000, 32 << 20  # rows, and bytes of their observations
 #: Rewards are learned from in single precision.
 LARGEST_REWARD = float(np.finfo(np.float32).max)
 
@@ -175,6 +175,8 @@ class Journal:
                 raise
         if last != self.last:
             raise JournalError(f"another program writes {self.path}, too: give each robot a journal of its own")
+        if self._file.changes - before != len(rows):
+            raise JournalError(f"{self.path} has stored {self._file.changes - before} of {len(rows)} transitions")
         return last
 
     def _row(self, step: Transition) -> tuple[Any, ...]:
@@ -222,14 +224,19 @@ class Journal:
         :param after: only those with larger numbers
         :raises JournalError: at a transition that is damaged
         """
+        sizes = dict.fromkeys(("observation", "next_observation"), self._size)
+        most = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, 2 * self._size)))
+        read = 0
         while True:
             with self._file.explained("read"):
-                rows = self._file.rows(after, _CHUNK)
+                rows = self._file.rows(after, most, sizes)
             if not rows:
                 return
+            after, read = rows[-1][0], read + 2 * self._size * len(rows)
+            if read > self._file.size:
+                raise JournalError(f"{self.path} is damaged: transitions share what can only be of one")
             for row in rows:
                 yield self._decode(row)
-            after = rows[-1][0]
 
     def _decode(self, row: Sequence[Any]) -> Transition:
         number, seen, action, reward, discount, next_seen, terminated, truncated, mask, next_mask, environment = row

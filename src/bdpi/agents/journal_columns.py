@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bdpi.agents.descriptions import describe, space_of
 from bdpi.agents.journal import LARGEST_REWARD, Journal, JournalError, Transition
 from bdpi.learner.interface import BoolArray
+from bdpi.storage.reading import parse_json
 
 FORMAT, VERSION = "bdpi journal", 2
 _VERSIONS = (1, 2)  # the first has no environments
@@ -105,10 +106,7 @@ class Columns:
 
         :raises ValueError: when it is something else
         """
-        try:
-            about = json.loads(text)
-        except RecursionError as error:
-            raise ValueError("the description of its spaces is nested too deeply") from error
+        about = parse_json(text)
         if not isinstance(about, dict) or about.get("format") != FORMAT:
             raise ValueError("it does not say that it holds a journal")
         if about.get("version") not in _VERSIONS:

@@ -15,12 +15,30 @@ from typing import Any
 from gymnasium import spaces
 
 from bdpi.agents.descriptions import describe, space_of
+from bdpi.storage.reading import parse_json
 
 _APPLICATION = 0x62647069  # "bdpi", where SQLite files say whose they are
 VERSION = 2
 #: That version did not say which environment a transition is from.
 WITHOUT_ENVIRONMENT = 1
 _COLUMNS = "observation, action, reward, discount, next_observation, terminated, truncated, mask, next_mask"
+_ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
+_TRANSITIONS = (
+    "CREATE TABLE transitions (id INTEGER PRIMARY KEY, observation BLOB NOT NULL, action INTEGER NOT NULL, "
+    "reward REAL NOT NULL, discount REAL, next_observation BLOB NOT NULL, terminated INTEGER NOT NULL, "
+    "truncated INTEGER NOT NULL, mask BLOB, next_mask BLOB{})"
+)
+_ENVIRONMENT = "environment INTEGER NOT NULL DEFAULT 0"
+
+
+def _schema(version: int) -> set[tuple[str, str, str | None]]:
+    """All that a journal has in it: a constraint or a trigger more could make it forget."""
+    last = "" if version == WITHOUT_ENVIRONMENT else f", {_ENVIRONMENT}"
+    return {
+        ("table", "about", _ABOUT),
+        ("index", "sqlite_autoindex_about_1", None),
+        ("table", "transitions", _TRANSITIONS.format(last)),
+    }
 
 
 class JournalError(ValueError):
@@ -41,6 +59,8 @@ class JournalDatabase:
         with self.explained("opened"):
             self._connection = self._connect_to_read() if read_only else self._connect("mode=rwc")
         self._identity = self._found()
+        #: the log, while this writes it
+        self._log: tuple[int, int] | None = None
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         name = f"{self.path.absolute().as_uri()}?{mode}"
@@ -93,12 +113,8 @@ class JournalDatabase:
             return
         self.run(f"PRAGMA application_id = {_APPLICATION}")
         self.run(f"PRAGMA user_version = {VERSION}")
-        self.run("CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
-        self.run(
-            "CREATE TABLE transitions (id INTEGER PRIMARY KEY, observation BLOB NOT NULL, action INTEGER NOT NULL, "
-            "reward REAL NOT NULL, discount REAL, next_observation BLOB NOT NULL, terminated INTEGER NOT NULL, "
-            "truncated INTEGER NOT NULL, mask BLOB, next_mask BLOB, environment INTEGER NOT NULL DEFAULT 0)"
-        )
+        self.run(_ABOUT)
+        self.run(_TRANSITIONS.format(f", {_ENVIRONMENT}"))
         for name, space in described.items():
             self.run("INSERT INTO about VALUES (?, ?)", (name, json.dumps(describe(space))))
         self.run("INSERT INTO about VALUES ('id', ?)", (new_id or uuid.uuid4().hex,))
@@ -113,22 +129,17 @@ class JournalDatabase:
             raise JournalError(
                 f"{self.path} has version {version} of the journal, this program knows {VERSION}: use a newer bdpi"
             )
-        tables = dict(self.run("SELECT name, type FROM sqlite_master"))
-        strange = {name: kind for name, kind in tables.items() if kind not in ("table", "index")}
-        if strange or not {"about", "transitions"} <= tables.keys():
-            raise JournalError(f"{self.path} is damaged: it has {', '.join(map(str, tables)) or 'nothing'} in it")
-        last = [] if version == WITHOUT_ENVIRONMENT else ["environment"]
-        for table, columns in (("about", ["name", "value"]), ("transitions", ["id", *_COLUMNS.split(", "), *last])):
-            found = self.run(f"PRAGMA table_xinfo({table})")
-            # The last number says that a column is computed when it is read, which could take all the memory there is.
-            if [column[1] for column in found] != columns or any(column[6] for column in found):
-                raise JournalError(f"{self.path} is damaged: its table {table} has other columns than a journal's")
+        rows = self.run("SELECT type, name, substr(sql, 1, 2000) FROM sqlite_master LIMIT 10")
+        found = {(kind, name, None if sql is None else " ".join(str(sql).split())) for kind, name, sql in rows}
+        if found != _schema(version):
+            other = next(iter(found ^ _schema(version)))
+            raise JournalError(f"{self.path} is damaged, or not a journal: its {other[0]} {other[1]} is another one")
 
     def upgrade(self) -> None:
         """Bring the tables of an earlier version up to date."""
         self.run("BEGIN IMMEDIATE")
         if self._version() == WITHOUT_ENVIRONMENT:
-            self.run("ALTER TABLE transitions ADD COLUMN environment INTEGER NOT NULL DEFAULT 0")
+            self.run(f"ALTER TABLE transitions ADD COLUMN {_ENVIRONMENT}")
             self.run(f"PRAGMA user_version = {VERSION}")
         self.run("COMMIT")
 
@@ -146,7 +157,7 @@ class JournalDatabase:
         if text is None:
             raise JournalError(f"{self.path} is damaged: it does not say its {name}")
         try:
-            return space_of(json.loads(text))
+            return space_of(parse_json(text))
         except (ValueError, TypeError, RecursionError) as error:
             raise JournalError(f"{self.path} is damaged: {name}: {error}") from error
 
@@ -158,12 +169,32 @@ class JournalDatabase:
         sql = f"INSERT INTO transitions ({_COLUMNS}, environment) VALUES {values}"
         return int(self._connection.execute(sql, [value for row in rows for value in row]).lastrowid or 0)
 
-    def rows(self, after: int, most: int) -> list[tuple[Any, ...]]:
-        """Transitions with larger numbers, with their numbers in front."""
+    def rows(self, after: int, most: int, sizes: dict[str, int]) -> list[tuple[Any, ...]]:
+        """Transitions with larger numbers, with their numbers in front.
+
+        :param sizes: bytes of what has a fixed size; others are not even read, and are None
+        :raises JournalError: when numbers do not increase, which pages that are there twice lead to
+        """
         environment = "0" if self._version() == WITHOUT_ENVIRONMENT else "environment"
-        return self.run(
-            f"SELECT id, {_COLUMNS}, {environment} FROM transitions WHERE id > ? ORDER BY id LIMIT ?", (after, most)
-        )
+        columns = [
+            f"CASE WHEN typeof({name}) = 'blob' AND length({name}) = {sizes[name]} THEN {name} END"
+            if name in sizes
+            else name
+            for name in _COLUMNS.split(", ")
+        ]
+        sql = f"SELECT id, {', '.join(columns)}, {environment} FROM transitions WHERE id > ? ORDER BY id LIMIT ?"
+        rows = self.run(sql, (after, most))
+        for row in rows:
+            if row[0] <= after:
+                raise JournalError(f"{self.path} is damaged: transition {row[0]} comes after {after}")
+            after = row[0]
+        return rows
+
+    @property
+    def size(self) -> int:
+        """Of its files, in bytes."""
+        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
 
     @property
     def changes(self) -> int:
@@ -172,17 +203,17 @@ class JournalDatabase:
 
     # -- whose it is --------------------------------------------------------------------------------------------
 
-    def _found(self) -> tuple[int, int] | None:
-        """Which file has the name of this one; None: there is none."""
+    def _found(self, ending: str = "") -> tuple[int, int] | None:
+        """Which file has the name of this one, or of its log; None: there is none."""
         try:
-            found = os.stat(self._absolute)
+            found = os.stat(self._absolute + ending)
         except OSError:
             return None
         return found.st_dev, found.st_ino
 
     def check_place(self) -> None:
         """:raises JournalError: when the file that is written has lost its name, and would not be found again"""
-        if self._found() != self._identity:
+        if self._found() != self._identity or (self._log is not None and self._found("-wal") != self._log):
             raise JournalError(
                 f"{self.path} is no longer the journal that is being written: it was moved, deleted or replaced. Put "
                 "it back, with its -wal, and go on; or save the agent with its replay memory and load it with a new "
@@ -219,6 +250,7 @@ class JournalDatabase:
                 gc.collect()  # an agent that is no longer referenced does not count
             except OSError:  # some network file systems know no locks: better without than not at all
                 break
+        self._log = self._found("-wal")
         return handle
 
     # -- the rest -----------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from bdpi.agents.files import UNREADABLE
 from bdpi.agents.journal import Journal, JournalError
 from bdpi.agents.journal_columns import MASKS, Chunk, Columns
 from bdpi.storage.atomic import refuse_journal, replacing, write_atomically
+from bdpi.storage.reading import read_header
 
 #: Told how many transitions are done, and of how many.
 Progress = Callable[[int, int], object]
@@ -82,24 +83,10 @@ def _read_json(archive: zipfile.ZipFile) -> str:
     if f"{_SPACES}.npy" not in archive.namelist():
         raise ValueError(f"it has no array {_SPACES}, which says what it holds")
     with archive.open(f"{_SPACES}.npy") as file:
-        shape, dtype = _header(file, _SPACES)
+        shape, dtype = read_header(file, _SPACES)
         if dtype.kind != "U" or int(np.prod(shape, dtype=object)) != 1 or dtype.itemsize > _LARGEST_JSON:
             raise ValueError(f"{_SPACES} is not one text")
         return str(np.frombuffer(file.read(dtype.itemsize), dtype)[0])
-
-
-def _header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type of the array that follows, of which nothing is read yet."""
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"{name} has version {version} of NumPy's format")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, is_fortran, dtype = read(file)
-    if dtype.hasobject or dtype.kind not in "biufU":
-        raise ValueError(f"{name} holds {dtype}, not numbers")
-    if is_fortran and len(shape) > 1:
-        raise ValueError(f"{name} is in Fortran's order: use numpy.ascontiguousarray before")
-    return shape, dtype
 
 
 def _npz_chunks(path: Path, columns: Columns) -> Iterator[tuple[Chunk, int]]:
@@ -110,7 +97,7 @@ def _npz_chunks(path: Path, columns: Columns) -> Iterator[tuple[Chunk, int]]:
         held = [name for name in columns.named if f"{name}.npy" in archive.namelist()]
         _check_complete(held, columns)
         files = {name: stack.enter_context(archive.open(f"{name}.npy")) for name in held}
-        headers = {name: _header(file, name) for name, file in files.items()}
+        headers = {name: read_header(file, name) for name, file in files.items()}
         n = headers["actions"][0][0] if headers["actions"][0] else -1
         for name, (shape, _) in headers.items():
             if shape != (n, *columns.named[name].shape):

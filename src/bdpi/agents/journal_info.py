@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,7 @@ def examine(path: str | os.PathLike[str], progress: Progress = lambda done, tota
     :raises JournalError: when it cannot even be opened
     """
     with Journal(path, read_only=True) as journal:
-        info = JournalInfo(journal.observation_space, journal.action_space, _size(journal.path))
+        info = JournalInfo(journal.observation_space, journal.action_space, journal._file.size)
         try:
             n = len(journal)
             _read(journal, info, n, progress)
@@ -115,8 +114,3 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return all(np.array_equal(one[key], other[key]) for key in one)
     return np.array_equal(one, other)
-
-
-def _size(path: Path) -> int:
-    files = (path, path.with_name(f"{path.name}-wal"))
-    return sum(file.stat().st_size for file in files if file.exists())

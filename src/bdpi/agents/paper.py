@@ -17,15 +17,17 @@ PAPER_CRITICS: dict[str, Any] = {
     "critic_iterations": 4,
     "fit_steps": None,
     "critic_step_size": 0.2,
-    "scale_observations": False,
+    "observation_size": None,
     "return_size": None,
+    "rare_rewards": 0.0,
 }
+_ACTOR: dict[str, Any] = {"actor_learning_rate": None, "persistence": 1.0}
 #: of BDPI: ``BDPI("MlpPolicy", env, **bdpi.PAPER)``
-PAPER: dict[str, Any] = {**PAPER_CRITICS, "trust_region": 0.05, "actor_learning_rate": None}
+PAPER: dict[str, Any] = {**PAPER_CRITICS, **_ACTOR, "trust_region": 0.05}
 
 #: Names on the command line of agents with the paper's configuration: which agent it is, and its settings.
 PAPER_AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bdpi-paper": ("bdpi", PAPER),
     "abcdqn-paper": ("abcdqn", PAPER_CRITICS),
-    "actor-mimic-paper": ("actor-mimic", {**PAPER_CRITICS, "temperature": 0.0, "actor_learning_rate": None}),
+    "actor-mimic-paper": ("actor-mimic", {**PAPER_CRITICS, **_ACTOR, "temperature": 0.0}),
 }

@@ -21,7 +21,8 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
-from bdpi.agents.actions import draw, mask_probabilities
+from bdpi.agents.actions import mask_probabilities
+from bdpi.agents.draws import draw
 from bdpi.agents.spaces import NativeInputs, preprocess, scaled_parts, shift_to_zero, to_arrays, zero_based
 from bdpi.learner.interface import BoolArray, FloatArray
 from bdpi.learner.native import MAX_LAYERS

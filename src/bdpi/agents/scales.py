@@ -9,7 +9,10 @@ import numpy as np
 
 from bdpi.agents.agent_learner import AgentLearner
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
-from bdpi.learner.scales import FAR, Scales, scale_returns, scale_to_range
+from bdpi.learner.scales import FAR, Scales, range_of, scale_returns, scale_to_range
+
+#: Where rewards are rare, returns are so many times smaller.
+RARER = 3.0
 
 
 @dataclass
@@ -31,8 +34,9 @@ class ScaleEstimator:
         learner: AgentLearner,
         memory: TransitionBuffer | DictTransitionBuffer,
         experience: int,
-        scales_observations: bool,
+        input_size: float | None,
         size: float | None,
+        rare: float,
     ) -> Scales:
         """The scales from now on; ``before`` itself where nothing has to change.
 
@@ -40,16 +44,20 @@ class ScaleEstimator:
         :param learner: knows which observations are scaled
         :param memory: what was experienced
         :param experience: how many transitions were seen
-        :param scales_observations: observations are scaled, by their range
+        :param input_size: that observations are to have; None: they are not scaled
         :param size: that returns are to have; None: they are not scaled
+        :param rare: share of transitions with a reward, below which rewards are rare
         """
         scales, is_first, is_due = before, self.due == 0, experience >= self.due
-        if scales_observations:
+        rewards = memory.rewards_held()
+        is_rare = np.count_nonzero(rewards) < rare * rewards.size
+        if input_size is not None:
             newest = learner.flat(memory.newest_observations())
-            if newest is not None and (is_due or scales.is_far(newest)):
+            if newest is not None and (is_due or scales.is_far(newest, input_size)):
                 seen = learner.flat(memory.next_observations_held())
                 assert seen is not None
-                scales = scale_to_range(scales, seen, is_first)
+                seen = range_of(seen, learner.bounds() if is_rare else None)
+                scales = scale_to_range(scales, seen, is_first, input_size)
         elif not np.all(scales.factor == 1):  # the environment was exchanged for one with VecNormalize
             unscaled = Scales.none(len(scales.shift))
             scales = replace(scales, shift=unscaled.shift, factor=unscaled.factor)
@@ -57,7 +65,7 @@ class ScaleEstimator:
             largest = float(np.abs(memory.newest_rewards()).max(initial=0.0)) * scales.return_factor
             finds_reward = not scales.knows_returns and bool(np.any(memory.rewards))
             if is_due or finds_reward or (scales.knows_returns and largest > FAR * size):
-                scales = scale_returns(scales, memory.returns_to_go(), size)
+                scales = scale_returns(scales, memory.returns_to_go(), size / RARER if is_rare else size)
         if is_due:
             self.due = 2 * experience
         return scales

@@ -24,8 +24,9 @@ class TabularBDPI(BDPI):
     """BDPI with tables instead of networks, for Discrete observations: exact, as no network has to be fitted.
 
     Learning from a batch takes the same time however many states there are; memory is ``2 * n_critics + 1`` tables.
-    The parameters are those of :class:`bdpi.BDPI`, with the paper's ``trust_region`` of 0.05 by default. Those of
-    networks, their fits and scales have no effect; ``learner``, ``precision`` and ``policy_kwargs`` are warned of.
+    The parameters are those of :class:`bdpi.BDPI`, by default with the paper's ``trust_region`` of 0.05 and
+    ``persistence`` of 1. Those of networks, their fits and scales have no effect; ``learner``, ``precision`` and
+    ``policy_kwargs`` are warned of.
     """
 
     def __init__(
@@ -36,10 +37,18 @@ class TabularBDPI(BDPI):
         *,
         trust_region: float = 0.05,
         actor_learning_rate: float | Schedule | None = None,
+        persistence: float = 1.0,
         **settings: Unpack[Settings],
     ) -> None:
-        arguments = policy, env, learning_rate
-        super().__init__(*arguments, trust_region=trust_region, actor_learning_rate=actor_learning_rate, **settings)
+        super().__init__(
+            policy,
+            env,
+            learning_rate,
+            trust_region=trust_region,
+            actor_learning_rate=actor_learning_rate,
+            persistence=persistence,
+            **settings,
+        )
 
     def _check_hyperparameters(self) -> None:
         super()._check_hyperparameters()

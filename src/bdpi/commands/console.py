@@ -6,10 +6,17 @@ import contextlib
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+#: Of commands that read what others may have written.
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import the module that the file names for its environment, which runs it.")
+]
 
 BAD_INPUT = 2
 FAILED = 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdpi.commands.console import say
+from bdpi.commands.console import Trust, say
 
 if TYPE_CHECKING:
     from bdpi.agents import Ensemble
@@ -37,6 +37,7 @@ def export(
     format: Annotated[
         FormatName | None, typer.Option("--format", help="What to write.", show_default="by OUT's ending")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Write the policy of a trained agent as a file that other programs can run, without Python.
 
@@ -72,7 +73,7 @@ def export(
     from bdpi.runs.video import no_window
 
     with warnings_as_notes(say), no_window():
-        agent = _load(file) if folder is None else open_agent(folder)
+        agent = _load(file) if folder is None else open_agent(folder, trust=trust)
         try:
             said = _write(agent, out, chosen)
         finally:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bdpi.commands.console import say
+from bdpi.commands.console import Trust, say
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +31,7 @@ def play(
     seed: Annotated[
         int, typer.Option(metavar="S", min=0, max=2**32 - 1, help="The same seed plays the same episodes.")
     ] = 0,
+    trust: Trust = False,
 ) -> None:
     """Let a trained agent act: print its returns, watch it, or record it.
 
@@ -63,7 +64,14 @@ def play(
 
     with warnings_as_notes(say):
         played = play_run(
-            folder, episodes, watch=watch, record=record, deterministic=not stochastic, seed=seed, on_episode=show
+            folder,
+            episodes,
+            watch=watch,
+            record=record,
+            deterministic=not stochastic,
+            seed=seed,
+            trust=trust,
+            on_episode=show,
         )
     returns = [episode.episode_return for episode in played]
     say(

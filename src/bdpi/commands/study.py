@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bdpi.commands.console import FAILED, complain, program, say
+from bdpi.commands.console import FAILED, Trust, complain, program, say
 
 
 class _ExecutorName(str, Enum):
@@ -70,6 +70,7 @@ def study(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs are kept, in a folder per study.")] = Path(
         "runs"
     ),
+    trust: Trust = False,
 ) -> None:
     """Run a whole comparison: many seeds of many agents, on as many cores or machines as there are.
 
@@ -115,6 +116,7 @@ def study(
     from bdpi.runs.job import check_jobs
     from bdpi.runs.results import write_index
     from bdpi.runs.signals import Stop
+    from bdpi.runs.trust import check_module
 
     part = load_study(name).smaller(
         environments=tuple(environment or ()),
@@ -127,6 +129,9 @@ def study(
     root = out.absolute()
     command = ("bdpi", *sys.argv[1:])
     jobs = [replace(job, command=command) for job in part.jobs(root)]
+    for job in jobs:
+        if job.config.environment not in (environment or ()):  # the file names it, not the command line
+            check_module(job.config.environment, name, trust or name.endswith(".py"))
     check_jobs(jobs)
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from typing import TextIO
 
 from bdpi.runs.formatting import duration
 
@@ -19,11 +18,10 @@ class Ticker(contextlib.AbstractContextManager["Ticker"]):
     seconds. On exit, the line is ended.
 
     :param what: is counted, in the plural
-    :param stream: where to write; None: standard error
     """
 
-    def __init__(self, what: str = "", stream: TextIO | None = None) -> None:
-        self._what, self._stream = what, stream
+    def __init__(self, what: str = "") -> None:
+        self._what = what
         self._began = self._said = time.monotonic()
         self._is_open = False
 
@@ -36,8 +34,7 @@ class Ticker(contextlib.AbstractContextManager["Ticker"]):
         if what not in (None, self._what):
             self.end()
             self._what, self._began, self._said = str(what), now, now
-        stream = self._stream or sys.stderr
-        on_terminal = stream.isatty()
+        on_terminal = sys.stderr.isatty()
         if now - self._said < (0.2 if self._is_open and on_terminal else SECONDS):
             return
         self._said = now
@@ -45,15 +42,15 @@ class Ticker(contextlib.AbstractContextManager["Ticker"]):
         left = duration(elapsed * (total - done) / done) if done else "-"
         text = f"{done} of {total} {self._what}   {done / elapsed:.3g} per second   {left} left"
         with contextlib.suppress(OSError):  # the reader of a pipe may be gone
-            print(f"\r{text}\x1b[K" if on_terminal else text, end="" if on_terminal else "\n", file=stream, flush=True)
+            line, end = (f"\r{text}\x1b[K", "") if on_terminal else (text, "\n")
+            print(line, end=end, file=sys.stderr, flush=True)
         self._is_open = True
 
     def end(self) -> None:
         """End the line, so that something else can be printed."""
-        stream = self._stream or sys.stderr
-        if self._is_open and stream.isatty():
+        if self._is_open and sys.stderr.isatty():
             with contextlib.suppress(OSError):
-                print(file=stream, flush=True)
+                print(file=sys.stderr, flush=True)
         self._is_open = False
 
     def __exit__(self, *_: object) -> None:

@@ -102,6 +102,14 @@ def train(
             show_default="as many as there are transitions",
         ),
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="With --resume: do what the run's config.json says outside its folder: import the module of its "
+            "environment, write its journal and its autosave.",
+        ),
+    ] = False,
 ) -> None:
     """Train an agent and keep everything about the run in one folder.
 
@@ -171,7 +179,9 @@ def train(
     view = _view(stop)
     command = ["bdpi", *sys.argv[1:]]
     if resume is not None:
-        session = prepare_resumption(resume, episodes=episodes, steps=steps, note=view.note, command=command)
+        session = prepare_resumption(
+            resume, episodes=episodes, steps=steps, note=view.note, command=command, trust=trust
+        )
     else:
         assert environment is not None
         agent = agent or "bdpi"

@@ -24,7 +24,7 @@ import bdpi
 from bdpi.agents.inputs import Input, Normalization
 from bdpi.agents.policies import Network
 from bdpi.export.inputs import MASKS_ARE_NOT_EXPORTED, exportable_actor, inputs_of
-from bdpi.storage.atomic import write_atomically
+from bdpi.storage.atomic import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from bdpi.agents import Ensemble
@@ -59,7 +59,7 @@ def export_c(agent: Ensemble, path: str | os.PathLike[str], name: str | None = N
     """
     target = pathlib.Path(path)
     text = c_header(agent, _identifier(target.stem) if name is None else name)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     write_atomically(target, text.encode("ascii"))
 
 

@@ -15,7 +15,7 @@ import bdpi
 from bdpi.agents.descriptions import describe
 from bdpi.agents.inputs import Input, Inputs, Normalization
 from bdpi.export.inputs import exportable_actor, inputs_of
-from bdpi.storage.atomic import write_atomically
+from bdpi.storage.atomic import make_folder, write_atomically
 
 if TYPE_CHECKING:
     import onnx
@@ -57,7 +57,7 @@ def export_onnx(agent: Ensemble, path: str | os.PathLike[str]) -> None:
     """
     model = onnx_model(agent)
     target = pathlib.Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     write_atomically(target, model.SerializeToString(deterministic=True))
 
 

@@ -21,6 +21,8 @@ FloatArray = NDArray[np.float32]
 _ROUNDING = 1e-6  # of single precision, relative to the size of a number
 #: Inputs and rewards so many times beyond what scales were made for show that they no longer fit.
 FAR = 4.0
+#: Bounds that are so many times as far away as what was seen say nothing about what will be.
+FARTHEST_BOUND = 1000.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +62,13 @@ class Scales:
         result: FloatArray = (observations - self.shift) * self.factor
         return result
 
-    def is_far(self, observations: NDArray[Any]) -> bool:
-        """Whether one of these is far from all that the scales were made for, or changes for the first time."""
+    def is_far(self, observations: NDArray[Any], size: float) -> bool:
+        """Whether one of these is far from all that the scales were made for, or changes for the first time.
+
+        :param size: of inputs for what they were made for
+        """
         still = (self.factor == 0) & (np.abs(observations - self.shift) > _ROUNDING * np.abs(self.shift))
-        return bool(np.any(still) or np.any(np.abs(self.inputs(observations)) > FAR))
+        return bool(np.any(still) or np.any(np.abs(self.inputs(observations)) > FAR * size))
 
     def q_values(self, outputs: FloatArray) -> FloatArray:
         """What networks say, in the user's units."""
@@ -73,6 +78,21 @@ class Scales:
     def packed(self) -> FloatArray:
         """All numbers that a kernel needs, (2 n_inputs + 2,)."""
         return np.concatenate([self.shift, self.factor, [self.return_shift, self.return_factor]], dtype=np.float32)
+
+
+def range_of(observations: NDArray[Any], bounds: NDArray[Any] | None = None) -> NDArray[np.float64]:
+    """The lowest and the highest of these, (2, n_inputs).
+
+    :param observations: (n, n_inputs), in the user's units
+    :param bounds: count as observed, (2, n_inputs); those that are far away or infinite do not
+    """
+    lowest, highest = observations.min(axis=0).astype(np.float64), observations.max(axis=0).astype(np.float64)
+    if bounds is not None:
+        low, high = bounds.astype(np.float64)
+        reach = FARTHEST_BOUND * (highest - lowest)
+        lowest = np.where(lowest - low <= reach, np.minimum(lowest, low), lowest)
+        highest = np.where(high - highest <= reach, np.maximum(highest, high), highest)
+    return np.stack([lowest, highest])
 
 
 def scale_to_range(before: Scales, observations: NDArray[Any], is_first: bool, size: float = 1.0) -> Scales:

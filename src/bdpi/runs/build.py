@@ -88,7 +88,7 @@ def _unknown_environment(environment: str, error: Exception, registered: list[st
 def wrapped(
     environment: gym.Env[Any, Any], action_bits: int | None, off_policy_noise: float | None = None
 ) -> gym.Env[Any, Any]:
-    """What the agent acts in. From the inside out: the environment, Monitor, Binary Action Search, noise.
+    """What the agent acts in. From the inside out: the environment, checks, Monitor, Binary Action Search, noise.
 
     Monitor is inside, so that it counts real steps. Noise is outside, because agents learn from the decisions that were
     executed, so these are what it has to replace.
@@ -98,8 +98,9 @@ def wrapped(
     :raises RunError: when the actions or observations do not allow it.
     """
     from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise
+    from bdpi.envs.wrappers.checked import Checked
 
-    result = monitored(environment)
+    result = monitored(Checked(environment))
     try:
         if action_bits is not None:
             result = BinaryActionSearch(result, action_bits)
@@ -225,12 +226,19 @@ def build_agent(config: BaseConfig, environment: gym.Env[Any, Any]) -> Agent:
         raise RunError(f"the agent cannot be made: {named(error)}") from None
 
 
-def load_agent(name: str, path: Path, environment: gym.Env[Any, Any]) -> Agent:
-    """:raises RunError: when the file is missing, damaged, foreign, or of an agent with other spaces."""
+def load_agent(config: BaseConfig, path: Path, environment: gym.Env[Any, Any]) -> Agent:
+    """The agent of a run, or a peer.
+
+    :raises RunError: when the file is missing, damaged, foreign, or of an agent with other spaces.
+    """
     if not path.is_file():
         raise RunError(f"there is no saved agent {path}")
-    cls = agent_class(name)
+    cls = agent_class(config.agent)
     try:
+        if is_peer(config.agent):
+            from bdpi.runs.peer_file import load_peer
+
+            return load_peer(config, path, environment)  # type: ignore[return-value]  # see agent_class
         return cls.load(path, env=environment)
     except Exception as error:  # a damaged file can fail anywhere between zip, JSON and tensors
         raise RunError(f"{path} cannot be loaded: {named(error)}") from None

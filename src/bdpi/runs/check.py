@@ -363,7 +363,7 @@ def _always(agent: Agent, policy: str) -> Iterator[str]:
     yield f"networks: {policy}"
     if isinstance(agent.observation_space, spaces.Discrete):
         yield f"state numbers are one-hot, {agent.observation_space.n} inputs"
-    elif agent.policy.scaled_parts and agent.scale_observations:
+    elif agent.policy.scaled_parts and agent.observation_size is not None:
         yield "observations: the agent scales numbers by their range, whatever their units"
     if agent.return_size is not None:
         yield "returns: the agent scales them by their size, whatever their units"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -24,12 +23,22 @@ from typing_extensions import Self
 
 from bdpi.runs.episodes import OfflineSummary, Summary
 from bdpi.runs.errors import RunError, one_line
+from bdpi.storage.reading import Damaged, parse_json
 
 #: Of the layout of ``config.json``.
 SCHEMA_VERSION = 1
 DEFAULT_EPISODES = 300
 
 State = Literal["prepared", "running", "finished", "interrupted", "failed"]
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it should be a name, without what moves a terminal's cursor")
+    return text
+
+
+Printable = Annotated[str, AfterValidator(_printable)]
 
 
 class BaseConfig(BaseModel):
@@ -47,8 +56,8 @@ class BaseConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    environment: str
-    agent: str = "bdpi"
+    environment: Printable
+    agent: Printable = "bdpi"
     seed: StrictInt = 0
     hyperparameters: dict[str, Any] = {}
     policy_kwargs: dict[str, Any] = {}
@@ -95,7 +104,7 @@ class OfflineConfig(BaseConfig):
     """
 
     environment: Annotated[
-        str,
+        Printable,
         BeforeValidator(lambda name: "" if name is None else name),
         PlainSerializer(lambda name: name or None),
     ] = ""
@@ -115,10 +124,10 @@ class Place:
     :param seed: runs of one series differ in it
     """
 
-    study: str
-    row: str
-    environment: str
-    series: str
+    study: Printable
+    row: Printable
+    environment: Printable
+    series: Printable
     seed: int
 
 
@@ -201,8 +210,8 @@ class RunRecord:
         remedy = "correct it, or take another copy of it"
         if isinstance(data, bytes):
             try:
-                data = json.loads(data)
-            except ValueError as error:
+                data = parse_json(data)
+            except Damaged as error:
                 raise RunError(f"{source} is damaged: {one_line(error)}; {remedy}") from None
         if not isinstance(data, dict) or not isinstance(data.get("agent"), str):
             raise RunError(f"{source} was not written by bdpi: it names no environment and agent; {remedy}")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bdpi.runs.errors import RunError
 from bdpi.storage.atomic import write_atomically
+from bdpi.storage.reading import Damaged, parse_json, read_bytes
 
 # The paper's curves: average ← 0.85 · average + 0.15 · return, once per episode.
 AVERAGE_COEFFICIENT = 0.85
@@ -151,14 +152,16 @@ def trim_monitor(path: Path, n_episodes: int) -> None:
 
 def _rows(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path).decode()
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise RunError(f"{path} is damaged: it is not text") from None
+    except Damaged as error:
+        raise RunError(f"{path} is damaged: {error}") from None
     rows = text.split("\n")[:-1]  # what comes after the last line break is empty, or half a row
     try:
-        header = json.loads(rows[0].removeprefix("#"))
+        header = parse_json(rows[0].removeprefix("#"))
         if not rows[0].startswith("#") or "t_start" not in header or not rows[1].startswith("r,l,t"):
             raise ValueError
     except (IndexError, TypeError, ValueError):

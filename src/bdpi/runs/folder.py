@@ -13,7 +13,10 @@ from pathlib import Path
 
 from bdpi.runs.config import OfflineConfig, RunConfig, RunRecord, RunStatus
 from bdpi.runs.errors import Busy, RunError
-from bdpi.storage.atomic import write_atomically
+from bdpi.storage.atomic import make_folder, sync_file, sync_folder, write_atomically
+from bdpi.storage.reading import Damaged, read_bytes
+
+LARGEST_CONFIG = 4 << 20  # bytes
 
 
 @contextlib.contextmanager
@@ -85,6 +88,12 @@ class RunFolder:
     def files(self) -> tuple[Path, ...]:
         return self.config, self.monitor, self.test, *self.checkpoint, self.entropy, self.curve, self.film, self.error
 
+    def sync(self) -> None:
+        """Have what was appended to a run's files outlast a power failure, before a checkpoint counts on it."""
+        for path in (self.monitor, self.test, self.entropy):
+            if path.exists():
+                sync_file(path)
+
     @property
     def checkpoint(self) -> tuple[Path, ...]:
         """The files that only make sense together."""
@@ -104,6 +113,7 @@ class RunFolder:
             complete = staged(path, checkpoint)
             if complete.exists():
                 os.replace(complete, path)
+        sync_folder(self.path)  # before what is behind is removed
         self.tidy()
 
     def tidy(self) -> None:
@@ -118,6 +128,7 @@ class RunFolder:
             if not (self.attempt / file.name).exists():
                 file.unlink(missing_ok=True)
         os.rename(self.attempt, self._successor)  # from now on, it is the run
+        sync_folder(self.path)
         self.move_successor()
 
     def move_successor(self) -> None:
@@ -125,6 +136,7 @@ class RunFolder:
         if self._successor.is_dir():
             for file in sorted(self._successor.iterdir(), key=lambda file: file.name == self.config.name):
                 os.replace(file, self.path / file.name)
+            sync_folder(self.path)
             self._successor.rmdir()
 
     def whole(self) -> RunFolder:
@@ -142,7 +154,7 @@ class RunFolder:
         :raises RunError: when that is not possible.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
         except (FileExistsError, NotADirectoryError):
             raise RunError(
                 f"{self.path} cannot be a run folder: a file of that name is in the way: remove it, or choose another "
@@ -150,6 +162,12 @@ class RunFolder:
             ) from None
         except OSError as error:
             raise RunError(f"the run folder {self.path} cannot be made: {error.strerror or error}") from None
+
+    def refuse_links(self) -> None:
+        """:raises RunError: when a file of the run is a link: what it leads to would be written."""
+        for path in (*self.files, self.attempt, self._successor):
+            if path.is_symlink():
+                raise RunError(f"{path} is a link to {os.readlink(path)}: put a copy in its place, or remove it")
 
     @property
     def present(self) -> list[str]:
@@ -197,9 +215,11 @@ class RunFolder:
     def read(self) -> RunRecord:
         """:raises RunError: when ``config.json`` is damaged or foreign."""
         try:
-            text = self.config.read_bytes()
+            text = read_bytes(self.config, LARGEST_CONFIG)
         except OSError as error:
             raise RunError(f"{self.config} cannot be read: {error.strerror or error}") from None
+        except Damaged as error:
+            raise RunError(f"{self.config} is damaged: {error}") from None
         return RunRecord.parse(text, self.config)
 
     def read_run(self) -> tuple[RunConfig, RunStatus]:

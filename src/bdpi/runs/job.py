@@ -186,7 +186,7 @@ def _execute(job: Job, should_stop: Callable[[], bool], trainer: Trainer | None)
     if status == "finished":
         return JobResult("finished")
     folder = RunFolder(job.folder)
-    if status == "unfinished" and _must_start_over(folder):
+    if status == "unfinished" and _must_start_over(folder, job.config.episodes or 0):
         if folder.read().status.episodes:
             return _start_over(job, should_stop, trainer)
         _clear(folder)
@@ -194,7 +194,7 @@ def _execute(job: Job, should_stop: Callable[[], bool], trainer: Trainer | None)
     if status == "new":
         session = _begin(job)
     else:
-        session = prepare_resumption(job.folder, episodes=job.config.episodes, command=job.command)
+        session = prepare_resumption(job.folder, episodes=job.config.episodes, command=job.command, trust=True)
     if trainer is None or is_peer(job.config.agent):
         return _run(job, session, should_stop)
     from bdpi.agents.learners import learn_together
@@ -242,13 +242,17 @@ def _run(job: Job, session: Session, should_stop: Callable[[], bool]) -> JobResu
     return JobResult(outcome.status, outcome.error or "", details)
 
 
-def _must_start_over(folder: RunFolder) -> bool:
-    """Whether a run cannot go on."""
+def _must_start_over(folder: RunFolder, episodes: int) -> bool:
+    """Whether a run cannot go on.
+
+    :param episodes: that it is to have
+    """
     status = folder.read().status
+    unsaved = status.state == "failed" and status.episodes >= episodes  # in the end, by a full disk, perhaps
     killed_early = status.result is None  # before anything was saved
     # Of a finished run that is to become longer, users may have removed what only that needs.
     removed = status.state == "finished" and not folder.replay.exists()
-    return killed_early or removed or not status.resumable
+    return killed_early or removed or unsaved or not status.resumable
 
 
 def _start_over(job: Job, should_stop: Callable[[], bool], trainer: Trainer | None) -> JobResult:
@@ -276,8 +280,8 @@ def _may_go_on(attempt: Job) -> bool:
     if not _is_sound(attempt):
         return False
     folder = RunFolder(attempt.folder)
-    is_shorter = folder.read().status.episodes < (attempt.config.episodes or 0)
-    return is_shorter and not _must_start_over(folder)
+    episodes = attempt.config.episodes or 0
+    return folder.read().status.episodes < episodes and not _must_start_over(folder, episodes)
 
 
 def replace_if_better(folder: RunFolder) -> None:

@@ -29,6 +29,7 @@ from bdpi.runs.build import (
 from bdpi.runs.config import RunConfig
 from bdpi.runs.errors import RunError, one_line
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.peer_file import save_peer
 from bdpi.runs.progress import Observer, Progress
 from bdpi.runs.recorder import PeerRecorder
 from bdpi.runs.session import Content, Driver, Session, new_status
@@ -161,4 +162,4 @@ class PeerDriver(Driver):
         self.agent.learn(self._total_steps, callback=recorder, log_interval=None)
 
     def contents(self, session: Session) -> list[Content]:
-        return [(session.folder.agent, self.agent.save)]
+        return [(session.folder.agent, lambda file: save_peer(self.agent, file))]

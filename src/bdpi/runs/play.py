@@ -15,6 +15,7 @@ from bdpi.runs.config import BaseConfig, OfflineConfig
 from bdpi.runs.episodes import Episode
 from bdpi.runs.errors import RunError, named
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.trust import check_module
 from bdpi.runs.video import Film, Filmed, has_display, no_window
 
 if TYPE_CHECKING:
@@ -23,27 +24,31 @@ if TYPE_CHECKING:
     from bdpi.agents import Ensemble as Agent
 
 
-def open_agent(folder: RunFolder, render_mode: str | None = None, film: Film | None = None) -> Agent:
+def open_agent(
+    folder: RunFolder, render_mode: str | None = None, film: Film | None = None, *, trust: bool = False
+) -> Agent:
     """The agent of a run, loaded, with a new environment to act in.
 
     :param render_mode: ``"human"`` opens a window, ``"rgb_array"`` is what a film needs.
     :param film: gets the pictures of what happens in the environment.
+    :param trust: import the module that the run names for its environment.
     :raises RunError: when something is missing or damaged.
     """
-    config = config_of(folder)
+    config = config_of(folder, trust)
     # Asked first: told to draw what it cannot, Gymnasium only warns, and then nothing is drawn.
     if render_mode is not None and not can_draw(config.environment, render_mode):
         raise RunError(f"{config.environment} cannot be drawn: it has no render mode {render_mode!r}")
     environment = make_environment(config.environment, render_mode)
     if film is not None:
         environment = Filmed(environment, film)
-    return load_agent(config.agent, folder.agent, wrapped(environment, config.action_bits))
+    return load_agent(config, folder.agent, wrapped(environment, config.action_bits))
 
 
-def config_of(folder: RunFolder) -> BaseConfig:
+def config_of(folder: RunFolder, trust: bool = False) -> BaseConfig:
     """The configuration of a run that names its environment.
 
-    :raises RunError: when it does not, or is damaged.
+    :param trust: the environment may be of any module.
+    :raises RunError: when it names none, or one that must not be imported; when it is damaged.
     """
     config = folder.read().config
     if isinstance(config, OfflineConfig) and not config.environment:
@@ -52,6 +57,7 @@ def config_of(folder: RunFolder) -> BaseConfig:
             f"learns, bdpi train ENVIRONMENT --offline {shlex.quote(config.journal)}, or export it, bdpi export "
             f"{shlex.quote(str(folder.path))} policy.onnx"
         )
+    check_module(config.environment, folder.config, trust)
     return config
 
 
@@ -109,6 +115,7 @@ def play(
     record: Path | None = None,
     deterministic: bool = True,
     seed: int = 0,
+    trust: bool = False,
     on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> list[Episode]:
     """Let the agent of a run act for some episodes.
@@ -116,6 +123,7 @@ def play(
     :param watch: open a window; ``None``: if the environment has one, there is a display, and nothing is recorded.
     :param record: write a GIF of the episodes, as many as fit in one of a sensible size.
     :param deterministic: take the most probable action instead of drawing one.
+    :param trust: see :func:`open_agent`.
     :param on_episode: is called after each episode.
     :raises RunError: when the run is damaged, or cannot be watched or recorded.
     """
@@ -124,12 +132,12 @@ def play(
     if watch and not has_display():
         raise RunError("there is no display to watch on: leave --watch out, or use --record FILE.gif")
     if watch is None:
-        watch = not record and has_display() and can_draw(config_of(folder).environment, "human")
+        watch = not record and has_display() and can_draw(config_of(folder, trust).environment, "human")
     film = Film() if record else None
     render_mode = "human" if watch else "rgb_array" if record else None
     played: list[Episode] = []
     with contextlib.nullcontext() if watch else no_window():
-        agent = open_agent(folder, render_mode, film)
+        agent = open_agent(folder, render_mode, film, trust=trust)
         try:
             for episode in seeded_steps(agent, deterministic=deterministic, seed=seed):
                 if episode is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from bdpi.runs.progress import Progress
 # the time.
 CHECKPOINT_SECONDS = 300.0
 _CHECKPOINT_SHARE = 0.01
+_ENDLESS = 10_000  # steps of an episode after which it seems to have no end
 
 
 class Recorder(BaseCallback):
@@ -77,6 +79,13 @@ class Recorder(BaseCallback):
             return True  # an inner decision of a continuous action: no time has passed
         progress.steps = steps
         progress.episode_steps += 1
+        if progress.episode_steps == _ENDLESS and (progress.episodes_wanted is not None):
+            warnings.warn(
+                f"episode {len(progress.episodes) + 1} has not ended after {_ENDLESS} steps: if the environment never "
+                "ends one, give it a time limit (max_episode_steps, where it is registered), or train for --steps N",
+                RuntimeWarning,
+                stacklevel=1,
+            )
         self._note_findings()
         episode = Episode.from_info(self.locals["infos"][0])
         if episode is not None:

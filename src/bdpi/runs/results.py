@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
+import io
+import itertools
 import json
 import math
 import re
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,11 +26,15 @@ from bdpi.runs.config import Place, RunConfig, RunRecord, RunStatus, State
 from bdpi.runs.episodes import check_number, read_returns
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder, locked
-from bdpi.storage.atomic import write_atomically
+from bdpi.storage.atomic import make_folder, write_atomically
+from bdpi.storage.reading import Damaged, most_unpacked, read_arrays, read_bytes, read_gzip, read_json
 
 INDEX = "study.json"  #: in the folder of a study: which run belongs where
 _EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
-_LONGEST_ERROR = 200  # characters
+_LONGEST_ERROR, _LARGEST_ERROR = 200, 1 << 20  # characters that are shown, bytes of a file
+_UNPACKED = 10  # how many times its size an archive of episodes may hold
+_NO_EPISODES: tuple[array[float], array[int]] = array("d"), array("q")
+_LARGEST_BLOCK = 10_000  # steps that entropies may be averages of
 _SETTINGS = ("agent", "hyperparameters", "policy_kwargs", "off_policy_noise", "action_bits")  # of a configuration
 _ENTROPY_BLOCK = 100  # steps that an archive averages over
 
@@ -91,7 +98,7 @@ def write_index(
     :param note: gets a line when the index was damaged, or is missing. Then, what is known already is what the runs say
         themselves.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     with locked(root):  # another study may begin at the same moment
         try:
             pairs = [*_read_index(root)[1], *folders]
@@ -107,14 +114,22 @@ def write_index(
 
 def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
     try:
-        index = json.loads((root / INDEX).read_text("utf-8"))
-        return str(index["title"]), [(Place(*entry[:5]), root / entry[5]) for entry in index["runs"]]
+        index = read_json(root / INDEX)
+        return str(index["title"]), [(Place(*entry[:5]), _inside(root, entry[5])) for entry in index["runs"]]
     except FileNotFoundError:
         if not _find_runs(root):
             return "", []
         raise RunError(f"{root / INDEX} is missing; bdpi study writes it again") from None
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, OSError) as error:
         raise RunError(f"{root / INDEX} is damaged: {named(error)}; bdpi study writes it again") from None
+
+
+def _inside(root: Path, name: str) -> Path:
+    """:raises ValueError: for the folder of a run that is not in that of its study"""
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{name!r} is outside the study")
+    return root / path
 
 
 def _find_runs(root: Path) -> list[tuple[Place, Path]]:
@@ -177,17 +192,25 @@ def read_run(place: Place, path: Path) -> StoredRun | None:
         returns,
         lengths,
         None if config.off_policy_noise is None else read_tests(folder, status),
-        np.fromfile(folder.entropy, dtype=np.float32) if folder.entropy.exists() else None,
+        _entropies(folder.entropy) if folder.entropy.exists() else None,
         path,
         _why(folder) if status.state == "failed" else "",
     )
 
 
+def _entropies(path: Path) -> NDArray[np.float32]:
+    try:
+        content = read_bytes(path)
+    except (Damaged, OSError) as error:
+        raise RunError(f"{path} is damaged: {error}") from None
+    return np.frombuffer(content[: len(content) // 4 * 4], np.float32)
+
+
 def _why(folder: RunFolder) -> str:
     """The end of a traceback: what was raised."""
     try:
-        text = folder.error.read_text("utf-8", errors="replace").strip()
-    except OSError:  # none
+        text = read_bytes(folder.error, _LARGEST_ERROR).decode(errors="replace").strip()
+    except (Damaged, OSError):  # none
         return ""
     frames = [match.end() for match in re.finditer(r"^[ \t].*\n", text, re.MULTILINE)]
     return one_line(text[frames[-1] if frames else 0 :])[:_LONGEST_ERROR]
@@ -224,7 +247,7 @@ def write_archive(root: Path, title: str, runs: Sequence[StoredRun]) -> list[Pat
     :raises RunError: when the folder cannot be made
     """
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
     except OSError as error:
         raise RunError(f"--archive {root} cannot be used: {one_line(error)}; choose another folder") from None
     lines = ["run,kind,return,length\n"]
@@ -288,34 +311,51 @@ def _worth(run: StoredRun) -> tuple[bool, int]:
 
 def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
     try:
-        described = json.loads((root / _RUNS).read_text("utf-8"))
-        with gzip.open(root / _EPISODES, "rt", newline="") as file:
-            rows = list(csv.reader(file))[1:]
-        by_run: dict[tuple[int, str], list[list[str]]] = {}
-        for row in rows:
-            by_run.setdefault((int(row[0]), row[1]), []).append(row)
-        blocks = dict(np.load(root / _ENTROPIES)) if (root / _ENTROPIES).exists() else {}
+        described = read_json(root / _RUNS)
+        by_run = _read_episodes(root / _EPISODES)
+        blocks, block = {}, described["entropy_block"]
+        if (root / _ENTROPIES).exists():
+            packed = read_bytes(root / _ENTROPIES)
+            blocks = read_arrays(io.BytesIO(packed))
+            if type(block) is not int or not 0 < block <= _LARGEST_BLOCK:
+                raise ValueError(f"entropy_block is {block!r:.80}")
+            if 4 * block * sum(each.size for each in blocks.values()) > most_unpacked(len(packed)):
+                raise ValueError("it has more entropies than it can hold")
         runs, problems = [], []
         for number, run in enumerate(described["runs"]):
-            train, test = (by_run.get((number, kind), []) for kind in ("train", "test"))
+            train, test = (by_run.get((str(number), kind), _NO_EPISODES) for kind in ("train", "test"))
             entropies = blocks.get(str(number))
             place = Place(**run["place"])
             record = RunRecord.parse(run["config"], f"{place} in the archive {root}")
-            noisy = isinstance(record.config, RunConfig) and record.config.off_policy_noise is not None
-            if noisy and len(test) < record.status.test_episodes:
+            if not isinstance(record.config, RunConfig):
+                raise ValueError(f"{place} learned from a journal, without episodes")
+            noisy = record.config.off_policy_noise is not None
+            if noisy and len(test[0]) < record.status.test_episodes:
                 problems.append(f"left out: {place} in the archive {root} lacks test episodes: archive it again")
                 continue
             runs.append(
                 StoredRun(
                     place,
                     record,
-                    np.array([float(row[2]) for row in train]),
-                    np.array([int(row[3]) for row in train], dtype=np.int64),
-                    np.array([float(row[2]) for row in test]) if noisy else None,
-                    None if entropies is None else np.repeat(entropies.astype(np.float32), described["entropy_block"]),
-                    error=run.get("error", ""),
+                    np.array(train[0], np.float64),
+                    np.array(train[1], np.int64),
+                    np.array(test[0], np.float64) if noisy else None,
+                    None if entropies is None else np.repeat(entropies.astype(np.float32).reshape(-1), block),
+                    error=str(run.get("error", ""))[:_LONGEST_ERROR],
                 )
             )
-        return described["title"], runs, problems
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        return str(described["title"]), runs, problems
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, csv.Error) as error:
         raise RunError(f"the archive {root} is damaged: {one_line(named(error))}") from None
+
+
+def _read_episodes(path: Path) -> dict[tuple[str, str], tuple[array[float], array[int]]]:
+    """Returns and lengths, by the number and the kind of the run."""
+    text = read_gzip(path, _UNPACKED).decode()
+    found: dict[tuple[str, str], tuple[array[float], array[int]]] = {}
+    for number, kind, episode_return, length in itertools.islice(csv.reader(io.StringIO(text)), 1, None):
+        if (number, kind) not in found:
+            found[number, kind] = array("d"), array("q")
+        found[number, kind][0].append(float(episode_return))
+        found[number, kind][1].append(int(length or 0))
+    return found

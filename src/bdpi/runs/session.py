@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bdpi.runs.build import warnings_as_notes
 from bdpi.runs.config import Circumstances, OfflineConfig, RunConfig, RunRecord, RunStatus, State
 from bdpi.runs.episodes import trim_monitor
-from bdpi.runs.errors import RunError, lacks_space, named
+from bdpi.runs.errors import Busy, RunError, lacks_space, named
 from bdpi.runs.folder import RunFolder, staged
 from bdpi.runs.progress import Observer, Progress, RunInfo
 from bdpi.runs.versions import origin
@@ -140,9 +140,16 @@ class Session:
         observer = observer or Observer()
         self.folder.make()
         with self.folder.locked(), warnings_as_notes(observer.note):
+            self.folder.refuse_links()
             warnings.simplefilter("ignore", HealthWarning)  # views show findings
-            self.folder.tidy()
-            self._open()
+            try:
+                self.folder.tidy()
+                self._open()
+            except OSError as refusal:
+                raise RunError(
+                    f"{self.folder.path} cannot be written: {refusal.strerror or refusal}; copy it to a folder that "
+                    "can be, and use it there"
+                ) from None
             observer.began(self.info, self.progress)
             try:
                 state, error = self._learn(observer, should_stop)
@@ -166,6 +173,8 @@ class Session:
     def _open(self) -> None:
         """Write the first files, or make those of an earlier session agree with its saved agent."""
         if self.status.resumed:
+            if self.folder.read().status.checkpoint != self.status.checkpoint:
+                raise Busy(f"{self.folder.path} was trained by another process since it was loaded: resume it again")
             trim_monitor(self.folder.monitor, len(self.progress.episodes))
             for outdated in (self.folder.error, self.folder.film):
                 outdated.unlink(missing_ok=True)
@@ -220,6 +229,7 @@ class Session:
         :returns: what could not be saved, in one line.
         """
         status, folder, problems = self.status, self.folder, []
+        earlier = status.result
         status.state, status.result = state, self.progress.summary
         status.finished = None if state == "running" else _now()
         if self.driver.has_findings:
@@ -246,19 +256,30 @@ class Session:
             for path, write in contents
             if attempt(path, lambda path=path, write=write: write_atomically(places[path], write))  # type: ignore[misc]
         ]
-        if state == "running" and len(written) < len(contents):
-            return "; ".join(problems)  # the old one stays
+        if len(written) < len(contents) and (state == "running" or self._can_go_back(earlier)):
+            status.result = earlier  # the old one stays, as a whole
+            for path in written:
+                places[path].unlink(missing_ok=True)
+            written = []
+            if state == "running":
+                return "; ".join(problems)
         if self._traceback is not None:
             text = self._traceback
-            attempt(folder.error, lambda: folder.error.write_text(text, encoding="utf-8"))
+            attempt(folder.error, lambda: write_atomically(folder.error, text))
             if folder.monitor.exists():  # the last row may be of an episode that the agent refused
                 attempt(folder.monitor, lambda: trim_monitor(folder.monitor, len(self.progress.episodes)))
-        if len(contents) > 1:
+        if len(contents) > 1 and written:
             status.checkpoint = number
+        attempt(folder.monitor, folder.sync)
         if attempt(folder.config, self.write):
             for path in written:
                 attempt(path, lambda path=path: os.replace(places[path], path))  # type: ignore[misc]
         return "; ".join(problems) or None
+
+    def _can_go_back(self, result: object) -> bool:
+        """Whether the run has an earlier checkpoint, of several files that belong together."""
+        checkpoint = self.folder.checkpoint
+        return result is not None and self.status.checkpoint > 0 and all(path.exists() for path in checkpoint)
 
     def _draw(self, observer: Observer, should_stop: Callable[[], bool], with_film: bool) -> None:
         """Draw what can be drawn. A picture that fails is a note, never a failed run."""

@@ -91,6 +91,14 @@ def parse_settings(texts: Iterable[str], agent_class: type[Any]) -> tuple[dict[s
     return hyperparameters, policy_kwargs
 
 
+def check_policy_settings(settings: dict[str, Any]) -> None:
+    """:raises RunError: for a name or a value that a policy does not take."""
+    for name, value in settings.items():
+        if name not in POLICY_SETTINGS:
+            raise RunError(f"unknown argument {name!r} of the policy: it takes {', '.join(POLICY_SETTINGS)}")
+        _checked_policy_setting(name, value)
+
+
 def _literal(text: str) -> Any:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]

@@ -92,5 +92,7 @@ class Stop:
         if self.signal is not None:
             if sys.stdout.isatty():
                 os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # a live view has hidden the cursor
+            with contextlib.suppress(OSError):  # a terminal that is gone
+                os.write(2, b"bdpi: ended at once; what came after the last checkpoint is lost\n")
             os._exit(128 + number)
         self.signal = number

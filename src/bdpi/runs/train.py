@@ -32,6 +32,8 @@ from bdpi.runs.folder import RunFolder
 from bdpi.runs.progress import Observer, Progress
 from bdpi.runs.session import Content, Driver, Session, circumstances, new_status
 from bdpi.runs.settings import defaults_of
+from bdpi.runs.trust import check_module
+from bdpi.storage.reading import read_json
 
 if TYPE_CHECKING:
     from bdpi.agents import Ensemble as Agent
@@ -103,6 +105,7 @@ def prepare_resumption(
     steps: int | None = None,
     note: Callable[[str], None] = _silent,
     command: Sequence[str] = (),
+    trust: bool = False,
 ) -> Session:
     """Load a run that was interrupted, failed, or is to become longer. Nothing is written yet; what a process that was
     killed has left half saved is put in order.
@@ -113,12 +116,21 @@ def prepare_resumption(
     :param path: the folder.
     :param episodes: so many in all; the default is what the run was started with.
     :param steps: so many in all, instead of ``episodes``.
+    :param trust: do what ``config.json`` says outside the folder: import the module of its environment, write its
+        journal and its autosave.
     :raises RunError: when the run cannot go on.
     """
     folder = RunFolder.open(path)
     with folder.locked():  # a process that saves it just now would lose its files
         config, status = folder.read_run()
-        folder.settle(status.checkpoint)
+        folder.refuse_links()
+        try:
+            folder.settle(status.checkpoint)
+        except OSError as error:
+            raise RunError(
+                f"{path} cannot be written: {error.strerror or error}; copy it, and resume the copy"
+            ) from None
+    check_module(config.environment, folder.config, trust)
     if is_peer(config.agent):
         raise RunError(f"runs of {config.agent} cannot be resumed: start again with bdpi train {config.environment}")
     if episodes is not None or steps is not None:
@@ -129,12 +141,12 @@ def prepare_resumption(
     with warnings_as_notes(note):
         bare = make_environment(config.environment)
         environment = retraceable(wrapped(bare, config.action_bits, config.off_policy_noise))
-        agent = load_agent(config.agent, folder.agent, environment)
+        agent = load_agent(config, folder.agent, environment)
         try:
             agent.replay_buffer.load_npz(folder.replay)
         except Exception as error:  # missing, damaged, foreign: it can fail anywhere
             raise RunError(f"{folder.replay} cannot be loaded: {named(error)}") from None
-        _give_back_files(agent, config, environment)
+        _give_back_files(agent, config, environment, folder, trust)
         driver = AgentDriver(agent, environment, config, folder)
         progress.episode_steps = _continue_episode(folder, environment)
     status.learner, status.resumed = agent.learner_name, [*status.resumed, circumstances(command)]
@@ -148,18 +160,25 @@ def _with_whole_paths(config: RunConfig) -> RunConfig:
     return config.changed(hyperparameters={**given, **paths})
 
 
-def _give_back_files(agent: Agent, config: RunConfig, environment: Any) -> None:
+def _give_back_files(agent: Agent, config: RunConfig, environment: Any, folder: RunFolder, trust: bool) -> None:
     """Let a loaded agent go on with its journal and its autosave, which are not in its file.
 
     A killed run has a journal that is ahead of its checkpoint. A simulation repeats those steps, which are then in the
     journal twice; elsewhere, the agent learns of them from there.
 
-    :raises RunError: for a journal that cannot be continued
+    :param trust: whether these may be outside the folder
+    :raises RunError: for a journal that cannot be continued, and for files outside that are not trusted
     """
     from bdpi.envs.wrappers import Retracing
 
     for name in _FILES:
-        setattr(agent, name, config.hyperparameters.get(name))
+        path = config.hyperparameters.get(name)
+        if path is not None and not trust and not Path(str(path)).resolve().is_relative_to(folder.path.resolve()):
+            raise RunError(
+                f"{folder.config} names the file {path} as {name}, which would be written: if the run is yours, give "
+                "--trust"
+            )
+        setattr(agent, name, path)
     if agent.journal is not None:
         try:
             agent._open_journal(agent.journal, take_in=not isinstance(environment, Retracing))
@@ -172,7 +191,7 @@ def _continue_episode(folder: RunFolder, environment: Any) -> int:
     from bdpi.envs.wrappers import Retracing
 
     try:
-        trace = json.loads(folder.episode.read_text())
+        trace = read_json(folder.episode)
         if trace is None or not isinstance(environment, Retracing):
             return 0
         environment.follow(trace)

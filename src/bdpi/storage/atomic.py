@@ -6,6 +6,7 @@ import contextlib
 import glob
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from io import BufferedWriter
@@ -14,6 +15,10 @@ from pathlib import Path
 #: Seconds without a change after which a partial file is abandoned: of a process that is gone, and of any other.
 _GROWING, _ABANDONED = 60, 24 * 3600
 _numbers = itertools.count()
+#: One writer of a file at a time in this process, by its path.
+_locks: dict[str, threading.RLock] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_locks.clear)  # those of threads that a child does not have
 
 
 def write_atomically(path: Path, content: str | bytes | Callable[[BufferedWriter], object]) -> None:
@@ -35,15 +40,18 @@ def write_atomically(path: Path, content: str | bytes | Callable[[BufferedWriter
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """The path of a partial file, which takes the place of ``path`` if no error is raised."""
+    with _locks.setdefault(os.path.abspath(path), threading.RLock()):
+        yield from _replacing(path)
+
+
+def _replacing(path: Path) -> Iterator[Path]:
     _remove_abandoned(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.{next(_numbers)}.partial")
     try:
         yield partial
-        _sync(partial)
+        sync_file(partial)
         os.replace(partial, path)
-        if os.name != "nt":  # Windows cannot open folders
-            with contextlib.suppress(OSError):  # nor can some file systems sync them
-                _sync(path.parent)
+        sync_folder(path.parent)
     except Exception as error:
         if isinstance(error.__context__, KeyboardInterrupt):  # which left a part of an archive open
             raise error.__context__ from None
@@ -54,7 +62,23 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder outlast a power failure."""
+    if os.name != "nt":  # Windows cannot open folders
+        with contextlib.suppress(OSError):  # nor can some file systems sync them
+            sync_file(folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those that it is in; their names outlast a power failure."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_folder(made.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Have what is in a file outlast a power failure."""
     handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,6 +11,7 @@ import yaml
 
 from bdpi.runs.errors import RunError
 
+_MOST_NODES = 100_000
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -29,6 +31,17 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+def _expanded(node: yaml.Node, known: dict[int, float]) -> float:
+    """How many values a node stands for; infinitely many, where it is in itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+        known[id(node)] = 1 + sum(
+            _expanded(part, known) for pair in parts for part in (pair if isinstance(pair, tuple) else (pair,))
+        )
+    return known[id(node)]
+
+
 def read_yaml(text: str, name: str) -> Any:
     """What a YAML file holds.
 
@@ -39,7 +52,10 @@ def read_yaml(text: str, name: str) -> Any:
     loader = _Loader(text)
     loader.name = name
     try:
-        return loader.get_single_data()
+        node = loader.get_single_node()
+        if node is not None and _expanded(node, {}) > _MOST_NODES:
+            raise RunError(f"{name} has aliases that stand for more than {_MOST_NODES} values: write less")
+        return None if node is None else loader.construct_document(node)
     finally:
         loader.dispose()
 

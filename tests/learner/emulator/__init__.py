@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 from bdpi.learner import fused
@@ -24,10 +24,10 @@ class Emulator:
     """
 
     device_type = "cpu"
+    _libraries: ClassVar[dict[Any, ctypes.CDLL]] = {}  # of all emulators: compiling takes longer than most epochs
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._libraries: dict[Any, ctypes.CDLL] = {}
 
     def launch(
         self, name: str, sizes: Sizes, programs: int, arguments: Sequence[Any], crowd: int, outside: str

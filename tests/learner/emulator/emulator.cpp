@@ -1,5 +1,7 @@
 // Runs the kernels of fused.cu on the CPU, to test them where there is no GPU: a thread of a kernel is a fiber, and the
-// fibers of a group of programs take turns until all of them have ended.
+// fibers of a group of programs take turns until all of them have ended. A fiber begins in a context of its own; from
+// then on, _setjmp and _longjmp change from one to another without a system call, and stacks are kept for the next one.
+#include <csetjmp>
 #include <ucontext.h>
 
 #include <array>
@@ -30,9 +32,12 @@ struct Barrier {
 };
 
 struct Fiber {
+    std::vector<char> stack = std::vector<char>(STACK);
     ucontext_t context;
-    std::vector<char> stack;
-    bool has_ended = false;
+    jmp_buf place;
+    bool has_begun, has_ended;
+    const Barrier *waits_at;
+    int since;  // the barrier's generation when it came there
 };
 
 std::vector<Fiber> fibers;
@@ -41,9 +46,14 @@ std::vector<std::array<Barrier, 16>> of_programs;
 std::vector<Barrier> of_warps;
 Barrier of_group;
 std::vector<std::array<float, 6>> given;
-ucontext_t scheduler;
+ucontext_t first_of_scheduler;
+jmp_buf scheduler;
 std::function<void()> body;
-int current, first_program;
+int current, members_of_group, first_program;
+
+void leave() {
+    if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1);
+}
 
 void wait(Barrier &barrier, int members) {
     const int generation = barrier.generation;
@@ -51,25 +61,38 @@ void wait(Barrier &barrier, int members) {
         barrier.arrived = 0;
         barrier.generation++;
     }
-    while (barrier.generation == generation) swapcontext(&fibers[current].context, &scheduler);
+    if (barrier.generation != generation) return;
+    fibers[current].waits_at = &barrier;
+    fibers[current].since = generation;
+    leave();
 }
 
 void enter() {
     body();
     fibers[current].has_ended = true;
-    swapcontext(&fibers[current].context, &scheduler);
+    leave();
+}
+
+void go_on(Fiber &fiber) {
+    fiber.waits_at = nullptr;
+    if (_setjmp(scheduler)) return;
+    if (fiber.has_begun) _longjmp(fiber.place, 1);
+    fiber.has_begun = true;
+    swapcontext(&first_of_scheduler, &fiber.context);
 }
 
 void run_group(int programs) {
-    const int n = programs * PROGRAM;
-    fibers = std::vector<Fiber>(n);
+    const int n = members_of_group = programs * PROGRAM;
+    if (int(fibers.size()) < n) fibers.resize(n);
     memories.assign(programs, std::vector<char>(SHARED, char(0xff)));  // NaN, until somebody writes
     of_programs.assign(programs, {});
     of_warps.assign(n / WARP, {});
     of_group = {};
     given.assign(n, {});
-    for (Fiber &fiber : fibers) {
-        fiber.stack.resize(STACK);
+    for (int i = 0; i < n; i++) {
+        Fiber &fiber = fibers[i];
+        fiber.has_begun = fiber.has_ended = false;
+        fiber.waits_at = nullptr;
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = fiber.stack.data();
         fiber.context.uc_stack.ss_size = STACK;
@@ -77,11 +100,12 @@ void run_group(int programs) {
     }
     for (bool is_running = true; is_running;) {
         is_running = false;
-        for (current = 0; current < n; current++)
-            if (!fibers[current].has_ended) {
-                is_running = true;
-                swapcontext(&scheduler, &fibers[current].context);
-            }
+        for (current = 0; current < n; current++) {
+            Fiber &fiber = fibers[current];
+            if (fiber.has_ended) continue;
+            is_running = true;
+            if (!fiber.waits_at || fiber.waits_at->generation != fiber.since) go_on(fiber);
+        }
     }
 }
 
@@ -90,7 +114,7 @@ int program() { return first_program + current / PROGRAM; }
 void meet_some(int barrier, int threads) { wait(of_programs[current / PROGRAM][barrier], threads); }
 void meet() { meet_some(0, PROGRAM); }
 void meet_warp() { wait(of_warps[current / WARP], WARP); }
-void meet_group() { wait(of_group, int(fibers.size())); }
+void meet_group() { wait(of_group, members_of_group); }
 float exchange(float value, int lanes) {
     given[current][0] = value;
     meet_warp();

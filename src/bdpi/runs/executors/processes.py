@@ -59,13 +59,15 @@ class Processes:
                 yield None
                 for worker in [worker for worker in workers if worker.has_ended()]:
                     job, attempt, result = worker.job, worker.attempt, worker.result()
-                    if result is not None and waiting and worker.is_young:
+                    # The server that forks processes was killed: those that it had forked save their runs and end.
+                    cut_short = result is not None and result.status == "interrupted" and not stop.value
+                    if result is not None and waiting and worker.is_young and not cut_short:
                         started(worker.begin(*waiting.pop()))
                     else:
                         workers.remove(worker)
                         worker.close()
                     again = attempt < ATTEMPTS and not stop.value
-                    if result is None and again:
+                    if (result is None or cut_short) and again:
                         waiting.append((job, attempt + 1))
                     elif result is not None and result.status == "busy" and again:
                         waiting.insert(0, (job, attempt + 1))  # all others come first

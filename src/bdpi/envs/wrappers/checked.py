@@ -1,0 +1,75 @@
+"""What an environment gets wrong is said where it happens: which step, which value, what to do."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Checked(gym.Wrapper[Any, Any, Any, Any]):
+    """Refuses results of ``step`` and ``reset`` that cannot be learned from, and warns of observations that are far
+    outside their space.
+
+    :param env: any environment
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._step, self._warned = 0, False
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        result: Any = self.env.reset(**kwargs)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise ValueError("reset of the environment must return an observation and a dictionary: return seen, {}")
+        self._check_observation(result[0], self.observation_space, "first observation")
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        result: Any = self.env.step(action)  # of any kind, in an old environment
+        self._step += 1
+        if not isinstance(result, tuple) or len(result) != 5:
+            n = len(result) if isinstance(result, tuple) else 1
+            raise ValueError(
+                f"step {self._step} of the environment returned {n} values instead of 5: return observation, reward, "
+                "terminated, truncated, info (shimmy converts environments of the old gym)"
+            )
+        reward = result[1]
+        if np.ndim(reward) != 0:
+            raise ValueError(
+                f"the reward of step {self._step} is an array of shape {np.shape(reward)}, not a number: return "
+                "float(reward), or its sum"
+            )
+        self._check_observation(result[0], self.observation_space, "observation")
+        return result
+
+    def _check_observation(self, seen: Any, space: spaces.Space[Any], what: str) -> None:
+        if isinstance(space, spaces.Dict):
+            for key, part in space.spaces.items():
+                if isinstance(seen, dict) and key in seen:
+                    self._check_observation(seen[key], part, f"{what}[{key!r}]")
+            return
+        if np.shape(seen) != (space.shape or ()) and not isinstance(space, spaces.Discrete):
+            raise ValueError(
+                f"the {what} of step {self._step} has shape {np.shape(seen)}, and the observation space says "
+                f"{space.shape}: correct one of them"
+            )
+        if not self._warned and isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
+            self._warn_if_far(np.asarray(seen), space, what)
+
+    def _warn_if_far(self, seen: Any, space: spaces.Box, what: str) -> None:
+        with np.errstate(all="ignore"):
+            beyond = np.maximum(space.low - seen, seen - space.high) > space.high - space.low
+        if beyond.any():
+            self._warned = True
+            index = int(np.argmax(beyond.reshape(-1)))
+            low, high = (float(bound.reshape(-1)[index]) for bound in (space.low, space.high))
+            warnings.warn(
+                f"number {index} of the {what} of step {self._step} is {float(seen.reshape(-1)[index]):g}, far outside "
+                f"its space, from {low:g} to {high:g}: correct the space, or the environment",
+                RuntimeWarning,
+                stacklevel=2,
+            )

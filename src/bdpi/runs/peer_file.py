@@ -1,0 +1,78 @@
+"""The file of a peer: networks and optimizers as arrays, so that reading it runs nothing.
+
+Stable-Baselines3's own files are pickles. The arguments that a peer was made with are in its run's ``config.json``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bdpi.agents.encoding import Arrays, decode, encode
+from bdpi.agents.files import File, read_agent, write_agent
+from bdpi.agents.sizes import check_layers
+from bdpi.baselines.paper import PEERS, make_peer
+from bdpi.runs.build import policy_arguments
+from bdpi.runs.config import BaseConfig
+from bdpi.runs.settings import check_names, check_policy_settings
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.base_class import BaseAlgorithm
+
+
+def save_peer(agent: BaseAlgorithm, file: File) -> None:
+    """Write what ``get_parameters`` returns, optimizers included, and the tensors that are not in it."""
+    arrays: Arrays = {}
+    others = {name: getattr(agent, name) for name in _other_tensors(agent)}
+    parameters = {
+        name: encode(_as_arrays(value), arrays, name) for name, value in {**agent.get_parameters(), **others}.items()
+    }
+    write_agent(file, {"class": type(agent).__name__, "parameters": parameters}, arrays)
+
+
+def load_peer(config: BaseConfig, file: File, environment: Any) -> BaseAlgorithm:
+    """A peer as it was saved.
+
+    :param config: of its run
+    :raises ValueError: for a file that is damaged, foreign, or does not fit the configuration
+    """
+    cls = PEERS[config.agent]
+    check_names(config.hyperparameters, cls)
+    check_policy_settings(config.policy_kwargs)
+    document, arrays = read_agent(file, cls.__name__)
+    check_layers(config.policy_kwargs.get("net_arch"), arrays)
+    name = "" if environment.spec is None else environment.spec.id
+    arguments = {**config.hyperparameters, "policy_kwargs": policy_arguments(config), "tensorboard_log": None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about batches, which were of more environments
+        agent = make_peer(config.agent, environment, config.seed, environment_id=name, **arguments)
+    parameters = {name: _as_tensors(decode(value, arrays)) for name, value in document["parameters"].items()}
+    for other in _other_tensors(agent):
+        with torch.no_grad():
+            getattr(agent, other).copy_(parameters.pop(other))
+    agent.set_parameters(parameters)
+    return agent
+
+
+def _other_tensors(agent: BaseAlgorithm) -> list[str]:
+    """SAC's temperature, for one."""
+    return [name for name in agent._get_torch_save_params()[1] if getattr(agent, name, None) is not None]
+
+
+def _as_arrays(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy().copy(order="C")
+    if isinstance(value, dict):
+        return {key: _as_arrays(part) for key, part in value.items()}
+    return [_as_arrays(part) for part in value] if isinstance(value, list) else value
+
+
+def _as_tensors(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, dict):
+        return {key: _as_tensors(part) for key, part in value.items()}
+    return [_as_tensors(part) for part in value] if isinstance(value, list) else value

@@ -1,0 +1,188 @@
+"""Read what others may have written: nothing hangs, and nothing takes more memory than the file's size warrants.
+
+Whatever is wrong with a file is a :class:`Damaged`, which callers skip or show.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import stat
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MB = 1 << 20
+_LARGEST_JSON = 64 * _MB
+_DEEPEST = 60  # levels of JSON
+_FORMATS = ((1, 0), (2, 0))  # of NumPy's arrays
+
+
+class Damaged(ValueError):
+    """A file that is damaged, of another kind, or larger than it may be. The message says why, not which file."""
+
+
+def most_unpacked(size: int, factor: int = 50) -> int:
+    """How many bytes a compressed file may hold: some times its own size, and not too few for a small one.
+
+    The environment variable ``BDPI_UNPACK_MB`` raises it.
+
+    :param size: of the file, in bytes
+    :param factor: how many times
+    """
+    return max(32 * _MB, factor * size, int(os.environ.get("BDPI_UNPACK_MB", "0")) * _MB)
+
+
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """The content of a file: not of a pipe or a device, which might never end.
+
+    :param most: bytes that it may have; None: any number
+    :raises Damaged: when it is no file, or larger
+    :raises OSError: when it cannot be read
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise Damaged("it is not a file")
+        if most is not None and found.st_size > most:
+            raise Damaged(f"it has {found.st_size} bytes, and {most} at most make sense")
+        return file.read()
+
+
+def read_json(path: Path) -> Any:
+    """What a file of JSON holds.
+
+    :raises Damaged: when it is none
+    :raises OSError: when it cannot be read
+    """
+    return parse_json(read_bytes(path, _LARGEST_JSON))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON says.
+
+    :raises Damaged: when it is none, is nested too deeply, or has text that cannot be written again
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"it is no JSON: {str(error) or type(error).__name__}") from None
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [part for each in level for part in _parts(each)]
+        if not level:
+            return value
+    raise Damaged(f"it is nested more than {_DEEPEST} levels deep")
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, list):
+        return [part for part in value if isinstance(part, dict | list | str)]
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Damaged("it has half a character, a lone surrogate") from None
+    return []
+
+
+def read_gzip(path: Path, factor: int) -> bytes:
+    """What a compressed file holds.
+
+    :param factor: how many times its size it may hold, see :func:`most_unpacked`
+    :raises Damaged: when it is none, or holds more
+    :raises OSError: when it cannot be read
+    """
+    packed = read_bytes(path)
+    most = most_unpacked(len(packed), factor)
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+            content = file.read(most + 1)
+    except (zlib.error, gzip.BadGzipFile, EOFError) as error:
+        raise Damaged(f"it is not compressed by gzip: {error}") from None
+    if len(content) > most:
+        raise Damaged(f"it unpacks to more than {most} bytes; BDPI_UNPACK_MB=N allows for N megabytes")
+    return content
+
+
+def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array in NumPy's format, of which nothing is read yet.
+
+    :param name: of the array, for messages
+    :raises Damaged: for anything but numbers and text in C's order
+    """
+    version = np.lib.format.read_magic(file)
+    if version not in _FORMATS:
+        raise Damaged(f"{name} has version {version} of NumPy's format")
+    read = np.lib.format.read_array_header_1_0 if version == _FORMATS[0] else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = read(file)
+    if dtype.hasobject or dtype.kind not in "biufU":
+        raise Damaged(f"{name} holds {dtype}, not numbers")
+    if is_fortran and len(shape) > 1:
+        raise Damaged(f"{name} is in Fortran's order: use numpy.ascontiguousarray before")
+    return shape, dtype
+
+
+def read_arrays(file: IO[bytes]) -> dict[str, NDArray[Any]]:
+    """The arrays of an NPZ file, whose sizes are added up before any of them is read.
+
+    :raises Damaged: when it is none, or holds more than it may
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    most, arrays = most_unpacked(size), {}
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                with archive.open(info) as part:
+                    shape, dtype = read_header(part, name)
+                    n_bytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
+                    most -= n_bytes
+                    if most < 0 or name in arrays:
+                        raise Damaged(f"{name} is there twice, or too large; BDPI_UNPACK_MB=N allows for N megabytes")
+                    content = np.empty(n_bytes, np.uint8)
+                    if _fill(part, content) != n_bytes or part.read(1):
+                        raise Damaged(f"{name} has not as many numbers as it says")
+                    arrays[name] = content.view(dtype).reshape(shape)
+    except _UNREADABLE as error:
+        if isinstance(error, Damaged):
+            raise
+        raise Damaged(str(error) or type(error).__name__) from None
+    return arrays
+
+
+def _fill(part: IO[bytes], content: NDArray[np.uint8]) -> int:
+    done, view = 0, memoryview(content)  # type: ignore[arg-type]
+    while done < len(content):
+        some = part.readinto(view[done : done + _MB])  # type: ignore[attr-defined]
+        if not some:
+            break
+        done += some
+    return done
+
+
+#: What comes out of ``zipfile`` and NumPy when an archive is damaged, or something else.
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    SyntaxError,  # headers of arrays are Python
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,  # encrypted
+    OverflowError,
+    MemoryError,
+)

@@ -1,0 +1,111 @@
+"""What the file of a stranger's agent may set."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bdpi import BDPI
+from bdpi.runs.config import RunConfig
+from bdpi.runs.errors import RunError
+from bdpi.runs.train import prepare, prepare_resumption
+from small import Walk, quick_agent
+
+
+def changed(path: Path, **attributes: Any) -> Path:
+    """A saved agent with other attributes."""
+    with zipfile.ZipFile(path) as archive:
+        document, arrays = json.loads(archive.read("agent.json")), archive.read("arrays.safetensors")
+    document["attributes"] |= attributes
+    other = path.with_name("changed.zip")
+    with zipfile.ZipFile(other, "w") as archive:
+        archive.writestr("agent.json", json.dumps(document))
+        archive.writestr("arrays.safetensors", arrays)
+    return other
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("agent") / "agent.zip"
+    quick_agent().learn(20).save(path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["autosave", "journal", "predict", "_learn_once", "replay_buffer", "anything"])
+def test_only_declared_attributes_are_taken_from_a_file(saved: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"sets '{name}'"):
+        BDPI.load(changed(saved, **{name: "thesis.txt"}), env=Walk())
+
+
+def test_a_path_in_a_file_is_never_written(saved: Path, tmp_path: Path) -> None:
+    loaded = BDPI.load(changed(saved, tensorboard_log=str(tmp_path / "board")), env=Walk())
+    assert loaded.tensorboard_log is None
+    loaded.learn(20)
+    assert not (tmp_path / "board").exists()
+    assert BDPI.load(saved, env=Walk(), tensorboard_log="board").tensorboard_log == "board"
+
+
+BAD = [
+    ("n_threads", 2_000_000_000),
+    ("n_envs", 0),
+    ("gamma", 1.5),
+    ("num_timesteps", -1),
+    ("num_timesteps", True),
+    ("learning_rate", "fast"),
+    ("batch_size", {"is": "class", "name": "torch.nn.ReLU"}),
+    ("policy_kwargs", {"net_arch": [30_000, 30_000]}),
+    ("policy_kwargs", {"net_arch": "wide"}),
+    ("observation_space", {"is": "space", "space": {"type": "Discrete", "n": 9_000_000, "start": 0}}),
+    ("_episodes", {"sums": [], "steps": []}),
+    ("_collected", [1]),
+    ("_generator", {"is": "generator", "state": {"bit_generator": "PCG64"}}),
+    ("_generator", {"is": "generator", "state": {"bit_generator": []}}),
+    ("observation_space", {"is": "space"}),
+    ("policy_class", {"is": "class", "name": ["x"]}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_a_value_out_of_range_or_of_another_type_is_refused(saved: Path, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        BDPI.load(changed(saved, **{name: value}), env=Walk())
+
+
+def test_what_cannot_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    agent = quick_agent()
+    with pytest.raises(ValueError, match="declare it"):
+        agent.save(tmp_path / "agent", include=["autosave"])
+
+
+SMALL = {"n_critics": 2, "fit_steps": 1, "batch_size": 8}
+
+
+def test_resume_writes_no_file_that_config_json_names(tmp_path: Path) -> None:
+    thesis = tmp_path / "thesis.txt"
+    files = {"autosave": str(thesis), "autosave_minutes": 1e-6}
+    session = prepare(
+        RunConfig(environment="CartPole-v1", episodes=2, hyperparameters={**SMALL, **files}), tmp_path / "run"
+    )
+    session.draws = False
+    session.run()
+    thesis.write_text("mine")
+    with pytest.raises(RunError, match=r"thesis\.txt as autosave.*--trust"):
+        prepare_resumption(tmp_path / "run", episodes=4)
+    assert thesis.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["entropy.f32", "monitor.csv", "error.txt", "policy.gif"])
+def test_links_out_of_a_run_are_not_followed(tmp_path: Path, name: str) -> None:
+    config = RunConfig(environment="CartPole-v1", episodes=2, hyperparameters=SMALL, record_entropy=True)
+    session = prepare(config, tmp_path / "run")
+    session.draws = False
+    session.run()
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"0123456789" * 100)
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    (tmp_path / "run" / name).symlink_to(mine)
+    with pytest.raises(RunError, match="is a link to"):
+        prepare_resumption(tmp_path / "run", episodes=4)
+    assert mine.read_bytes() == b"0123456789" * 100

@@ -1,0 +1,115 @@
+"""Files of a stranger: reading them runs nothing that they name or hold."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import PPO
+
+from bdpi.runs.config import RunConfig
+from bdpi.runs.errors import RunError
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.peer_file import load_peer, save_peer
+from bdpi.runs.play import open_agent
+from bdpi.runs.train import prepare, prepare_resumption
+
+BDPI = [sys.executable, "-m", "bdpi.cli"]
+
+
+def run_of(path: Path, agent: str, **more: Any) -> RunFolder:
+    quick = {"bdpi": {"n_critics": 2, "fit_steps": 1, "batch_size": 8}, "ppo": {"n_steps": 32, "batch_size": 16}}
+    config = RunConfig(environment="CartPole-v1", agent=agent, episodes=2, hyperparameters=quick.get(agent, {}), **more)
+    session = prepare(config, path)
+    session.draws = False
+    assert session.run().status == "finished"
+    return RunFolder(path)
+
+
+def renamed(folder: RunFolder, **changes: Any) -> None:
+    folder.config.write_text(json.dumps({**json.loads(folder.config.read_text()), **changes}))
+
+
+class Bomb:
+    """A pickle that makes a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_in_the_place_of_a_peer_is_not_read(tmp_path: Path) -> None:
+    folder, mark = run_of(tmp_path / "run", "ppo"), tmp_path / "it ran"
+    stranger = PPO("MlpPolicy", "CartPole-v1", n_steps=32, batch_size=16)
+    stranger.bomb = Bomb(mark)  # type: ignore[attr-defined]
+    stranger.save(folder.agent)
+    with pytest.raises(RunError, match="cannot be loaded"):
+        open_agent(folder)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("agent", "environment"), [("ppo", "CartPole-v1"), ("dqn", "CartPole-v1"), ("sac", "Pendulum-v1")]
+)
+def test_a_peer_comes_back_with_its_optimizers(tmp_path: Path, agent: str, environment: str) -> None:
+    quick = {"ppo": {"n_steps": 32, "batch_size": 16}, "dqn": {"learning_starts": 20}, "sac": {"learning_starts": 20}}
+    config = RunConfig(environment=environment, agent=agent, episodes=None, steps=64, hyperparameters=quick[agent])
+    peer: Any = prepare(config, tmp_path / "run").agent
+    peer.learn(64)
+    with (tmp_path / "agent.zip").open("wb") as file:
+        save_peer(peer, file)
+    loaded: Any = load_peer(config, tmp_path / "agent.zip", gym.make(environment))
+    for name, saved in peer.get_parameters().items():
+        assert_same(saved, loaded.get_parameters()[name])
+    if agent == "sac":
+        assert torch.equal(peer.log_ent_coef, loaded.log_ent_coef)
+    seen = np.ones((5, *loaded.observation_space.shape), np.float32)
+    assert np.array_equal(peer.predict(seen, deterministic=True)[0], loaded.predict(seen, deterministic=True)[0])
+
+
+def assert_same(one: Any, other: Any) -> None:
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+    if isinstance(one, dict | list | tuple):
+        for key in one if isinstance(one, dict) else range(len(one)):
+            assert_same(one[key], other[key])
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert one == other
+
+
+def test_a_module_that_a_file_names_is_imported_only_on_trust(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", "bdpi")
+    renamed(folder, environment="strange:CartPole-v1")
+    (tmp_path / "strange.py").write_text("open('it ran', 'w').close()\n")
+    for command in (["play", "run", "--no-watch"], ["export", "run", "policy.h"], ["train", "--resume", "run"]):
+        done = bdpi(tmp_path, *command)
+        assert done.returncode == 2
+        assert "module strange" in done.stderr
+        assert "--trust" in done.stderr
+    (tmp_path / "mine.yaml").write_text("environments: {cart: strange:CartPole-v1}\nrows: {one: {BDPI: {}}}\n")
+    assert "module strange" in bdpi(tmp_path, "study", "mine.yaml").stderr
+    assert not (tmp_path / "it ran").exists()
+    trusted = bdpi(tmp_path, "play", "run", "--no-watch", "--episodes", "1", "--trust")
+    assert trusted.returncode == 0, trusted.stderr
+    assert (tmp_path / "it ran").exists()
+
+
+def bdpi(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run([*BDPI, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_modules_of_gymnasium_need_no_trust(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", "bdpi")
+    renamed(folder, environment="gymnasium.envs.classic_control:CartPole-v1")
+    assert prepare_resumption(folder.path, episodes=4).config.episodes == 4
