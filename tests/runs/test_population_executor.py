@@ -96,6 +96,7 @@ def test_interrupted_runs_go_on_as_if_nothing_had_happened(tmp_path: Path, expec
     assert episodes_of(jobs) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("of_trainer", [True, False])
 def test_any_process_may_die(tmp_path: Path, expected: list[list[str]], of_trainer: bool) -> None:
     jobs, killed = jobs_in(tmp_path), []
