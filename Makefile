@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 WITH_CUDA := $(VENV)/.installed-cuda
 
-.PHONY: help setup train test test-all test-gpu lint bench bench-gpu bench-robot bench-store demonstrations asynchronous precision \
+.PHONY: help setup train test test-all test-gpu lint bench bench-gpu bench-population bench-robot bench-store demonstrations asynchronous precision \
         sanitize figures learning clean
 
 help: ## What can be done here
@@ -36,7 +36,7 @@ test-all: $(INSTALLED) ## The tests that `make test` leaves out: kills, fuzz, Ra
 
 test-gpu: $(WITH_CUDA) ## The tests of learners and populations, on a GPU those that need one, too
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -v tests/learner tests/agents/test_population.py \
-	  tests/runs/test_campaign.py
+	  tests/runs/test_population_executor.py
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .
@@ -51,6 +51,9 @@ bench: $(INSTALLED) ## Speed of the learners against the reference in plain PyTo
 
 bench-gpu: $(WITH_CUDA) ## Milliseconds per step of many runs on a GPU, beside what its arithmetic allows
 	@$(BIN)/python benchmarks/gpu.py
+
+bench-population: $(WITH_CUDA) ## Milliseconds per step of 128 runs of a study on a GPU, environments included
+	@$(BIN)/python benchmarks/population.py
 
 bench-robot: $(INSTALLED) ## How long a robot waits: act while learning, and the journal
 	@$(BIN)/python benchmarks/robot.py

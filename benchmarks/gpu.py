@@ -7,9 +7,9 @@ at the GPU's peak rate for their type, and the replay samples and networks read 
 select weights, without any multiplication, and samples of the same state have the same outputs. Convolutional networks
 (Hallway) multiply on tensor cores, in TF32 as PyTorch's convolutions do by default, or in bfloat16.
 
-A cohort is measured as a population uses it, with environments that take no time: its members are as many groups as are
-computed at a time, each of which asks for the next epoch when it has got one, with one more transition in each replay
-memory. The figure is the time in which all members get one epoch, while all groups go on.
+Many runs are measured as a population has them, with environments that take no time: in as many groups as are trained
+at a time, each of which is started again when it is done, with one more transition in each replay memory. The figure is
+the time in which all runs get one epoch, while all groups go on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -35,12 +34,13 @@ from bdpi.agents.learners import network_learner
 from bdpi.agents.policies import CnnPolicy
 from bdpi.learner import Hyperparameters, LearnerState, fused, nvrtc
 from bdpi.learner.arrangement import Precision
-from bdpi.learner.cohort import Cohort, Member, _Request
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.interface import Ring, Transitions
+from bdpi.learner.joint import JointLearner
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.rules import Conservative
+from bdpi.learner.stack import N_GROUPS, Group, Stack, StackRow, Stacks
 from bdpi.learner.torch import TorchLearner
 from bdpi.runs.versions import origin
 
@@ -98,38 +98,31 @@ def milliseconds(epoch: Callable[[], object], repeats: int) -> float:
     return 1000 * (time.perf_counter() - start) / repeats
 
 
-def milliseconds_of_cohort(
-    cohort: Cohort, members: list[Member], request: Callable[[Member, int], _Request], repeats: int
+def milliseconds_of_many(
+    learners: list[JointLearner], ask: Callable[[JointLearner, int], StackRow], repeats: int
 ) -> float:
-    """Until all members have had an epoch.
+    """Until all runs have had an epoch.
 
-    :param request: that of a member, with so many more transitions
-    :param repeats: epochs of each member at least, two or more, after three that are not counted
+    :param ask: have a learner ask for an epoch, with so many more transitions
     """
-    n = len(cohort.lanes)
-    ended: list[list[float]] = [[] for _ in range(n)]
-    errors: list[BaseException] = []
-    is_over = threading.Event()
+    groups = [learners[first::N_GROUPS] for first in range(N_GROUPS)]
 
-    def go_on(number: int) -> None:
-        while not is_over.is_set():
-            requests = [request(member, len(ended[number])) for member in members[number::n]]
-            cohort.compute(requests, cohort.lanes[number])
-            ended[number].append(time.perf_counter())
-            errors.extend(one.error for one in requests if one.error is not None)
-            if errors or all(len(times) >= repeats + 3 for times in ended):
-                is_over.set()
+    def start(group: list[JointLearner], number: int) -> tuple[Stack, Group]:
+        rows = [ask(learner, number) for learner in group]
+        return rows[0].stack, rows[0].stack.start([row.row for row in rows])
 
-    threads = [threading.Thread(target=go_on, args=(number,)) for number in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    # The last ones are not counted either: others may already have stopped.
-    per_second = sum(len(members[k::n]) * (len(times) - 4) / (times[-2] - times[2]) for k, times in enumerate(ended))
-    return 1000 * len(members) / per_second
+    started = [start(group, 0) for group in groups]
+    for number in range(1, repeats + 4):
+        if number == 3:  # the first epochs are not counted: they send memories, and compile
+            began = time.perf_counter()
+        for which, group in enumerate(groups):
+            stack, pending = started[which]
+            stack.finish(pending)
+            started[which] = start(group, number)
+    elapsed = time.perf_counter() - began
+    for stack, pending in started:
+        stack.finish(pending)
+    return 1000 * elapsed / (repeats + 1)
 
 
 @dataclass(frozen=True)
@@ -167,15 +160,17 @@ def measure(task: str) -> Iterator[Figure]:
         epoch = partial(learner.epoch, memory, batches, order, hyper)
         yield Figure(task, name, 1, milliseconds(epoch, 20 if name == "fused" else 5), floor(sizes, one_hot, 1, hyper))
     for runs in (16, 128):
-        cohort = Cohort(replace(networks, runs=runs), CRITICS, runs, torch.device("cuda"))
-        members = [Member(cohort, network(sizes), network(sizes), state) for _ in range(runs)]
+        stacks = Stacks(runs, "cuda")
+        many = [JointLearner(stacks, networks, state.to_dict()) for _ in range(runs)]
 
-        def request(member: Member, added: int) -> _Request:
+        def ask(learner: JointLearner, added: int) -> StackRow:
             ring = replace(memory.ring, added=CAPACITY + added)
-            return _Request(member, replace(memory, ring=ring), batches, order, hyper)
+            place = learner.ask(replace(memory, ring=ring), batches, order, hyper)
+            assert isinstance(place, StackRow)
+            return place
 
-        ms = milliseconds_of_cohort(cohort, members, request, 10)
-        yield Figure(task, "fused, a cohort", runs, ms, floor(sizes, one_hot, runs, hyper))
+        ms = milliseconds_of_many(many, ask, 10)
+        yield Figure(task, "fused, together", runs, ms, floor(sizes, one_hot, runs, hyper))
 
 
 def convolutional_floor(policy: CnnPolicy, hyper: Hyperparameters, precision: Precision) -> float:

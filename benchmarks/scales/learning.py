@@ -22,12 +22,11 @@ from bdpi.learner.adam import AdamTensors
 from bdpi.learner.functional import flatten_parameters
 from bdpi.learner.fused import EpochTensors, FusedNetworks, is_suitable
 from bdpi.learner.interface import Hyperparameters, NetworkState
-from bdpi.learner.lanes import Lane
 from bdpi.learner.memory import TensorTransitions
 from bdpi.learner.rules import Conservative
 from bdpi.learner.scales import Scales, rescale_critics
 from bdpi.learner.staging import Staging
-from bdpi.learner.streams import LAUNCHING
+from bdpi.learner.streams import LAUNCHING, EpochStreams
 from scales.candidates import Candidate
 from scales.deploy import choose
 from scales.scaling import preserve_first_layers
@@ -122,7 +121,7 @@ class Learning:
         self.actors = AdamTensors(NetworkState.fresh(np.stack([actor for _, actor in self._initial])), device)
         self.active = torch.zeros((count, self.n_critics), dtype=torch.int64, device=device)
         self.priors = self.make_priors()
-        self._lane = Lane(self._networks, count, device)
+        self._streams = EpochStreams(device)
         self._generator = torch.Generator(device).manual_seed(zlib.crc32(self._name.encode()))
         capacity = int(self._capacities.max())
         seen: tuple[tuple[int, ...], Any] = ((), np.int64) if space.one_hot else ((space.inputs,), np.float32)
@@ -193,11 +192,11 @@ class Learning:
 
     def work(self) -> Any:
         """What is started meanwhile is computed in order, beside what other groups compute."""
-        return self._lane.work()
+        return self._streams.work()
 
     def wait(self) -> NDArray[np.int64]:
         """For what was started; returns the actions."""
-        self._lane.wait()
+        self._streams.wait()
         return self._back.arrays["actions"]
 
     def set_scales(self, scales: NDArray[np.float32]) -> None:
@@ -263,7 +262,7 @@ class Learning:
     def train(self) -> None:
         """An epoch with the batches and in the order that ``tensors`` holds."""
         everything = self.memory, self.runs, self.tensors, self._hyperparameters
-        with self._lane.let_others_go_first():
+        with self._streams.let_others_go_first():
             self._networks.train_critics(self.critics, self.active, *everything)
         self._networks.train_actor(self.actors, *everything)
 

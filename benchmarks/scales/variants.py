@@ -226,7 +226,7 @@ class PlainLearning(Learning):
 
     def train(self) -> None:
         """An epoch with the batches and in the order that ``tensors`` holds."""
-        with self._lane.let_others_go_first():
+        with self._streams.let_others_go_first():
             self._train_critics()
         self._networks.train_actor(self.actors, self.memory, self.runs, self.tensors, self._hyperparameters)
 

@@ -6,29 +6,25 @@ memory. Processes do not import PyTorch, except for Binary Action Search, which 
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bdpi.storage.shared import Parts, SharedArrays
 from scales import tasks
 
 STEP, RESET, REPORT, STOP = range(4)
 PATIENCE = 5.0  # seconds until a process looks whether the other one is alive
-_ALIGNMENT = 16  # bytes
 
 #: run, its steps so far, return, steps and real steps of an episode
 Record = tuple[int, int, float, int, int]
-Parts = Mapping[str, tuple[tuple[int, ...], DTypeLike]]
 
 
 @dataclass(frozen=True)
@@ -38,37 +34,6 @@ class Run:
     seed: int
     gamma: float
     limits_terminal: bool
-
-
-class SharedArrays:
-    """Arrays that several processes see.
-
-    :param parts: shape and type of each
-    :param name: of arrays that exist; None: make them
-    """
-
-    def __init__(self, parts: Parts, name: str | None = None) -> None:
-        sizes = {key: prod(shape) * np.dtype(dtype).itemsize for key, (shape, dtype) in parts.items()}
-        total = sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes.values())
-        self._memory = SharedMemory(name, create=name is None, size=total)
-        self._is_owner = name is None
-        self.name = self._memory.name
-        self.arrays: dict[str, NDArray[Any]] = {}
-        start = 0
-        for key, (shape, dtype) in parts.items():
-            self.arrays[key] = np.ndarray(shape, dtype, self._memory.buf, start)
-            start += -(-sizes[key] // _ALIGNMENT) * _ALIGNMENT
-        if self._is_owner:
-            for array in self.arrays.values():
-                array[...] = 0
-
-    def close(self) -> None:
-        """Give the memory back; the arrays must no longer be used."""
-        self.arrays.clear()
-        with contextlib.suppress(BufferError):  # someone still has a view; the memory goes with the process
-            self._memory.close()
-        if self._is_owner:
-            self._memory.unlink()
 
 
 class Failure(RuntimeError):

@@ -1,11 +1,10 @@
-"""Many agents at once, wherever they learn. tests/learner/test_cohort.py has what they learn on a GPU."""
+"""Many agents at once, wherever they learn. tests/learner/test_together.py has what they learn on a GPU."""
 
 import _thread
 import functools
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from pathlib import Path
 
@@ -95,26 +94,6 @@ def test_a_population_that_learns_is_not_begun_again():
     several.learn(5, reset_num_timesteps=False)
 
 
-def test_without_threads_for_all_agents_none_goes_on(monkeypatch):
-    several, start, started = Population(BDPI, Walk, 3, **ON_CPU), threading.Thread.start, []
-
-    def start_two(thread: threading.Thread) -> None:
-        if len(started) == 2:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-        started.append(thread)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start_two)
-        with pytest.raises(RuntimeError, match="start new thread"):
-            several.learn(10**9)
-    for thread in started:
-        thread.join(10)
-        assert not thread.is_alive()
-    several.learn(20)
-    assert [agent.num_timesteps for agent in several.agents] == [20] * 3
-
-
 WRONG = [
     ({"n": True}, "n must be a whole number from 1 on, got n=True"),
     ({"n": 2.0}, "n must be a whole number from 1 on, got n=2.0"),
@@ -186,7 +165,7 @@ def test_configurations_may_have_numbers_of_numpy():
 def test_agents_that_kernels_for_many_runs_cannot_train_say_so(monkeypatch):
     """Where there is a GPU, which is only said here."""
     monkeypatch.setattr(fused, "runs_on", lambda device: True)
-    with pytest.warns(RuntimeWarning, match="each by itself, not together.*one hidden layer"):
+    with pytest.warns(RuntimeWarning, match="falling back to separate training.*one hidden layer"):
         Population(BDPI, Walk, 2, policy_kwargs={"net_arch": [4, 4]}, **ON_CPU)
 
 

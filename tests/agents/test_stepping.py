@@ -319,8 +319,8 @@ def test_learning_while_acting():
 class Slow(BDPI):
     """Cannot keep up with a robot."""
 
-    def _epoch(self, *arguments: Any) -> None:
-        super()._epoch(*arguments)
+    def _epoch(self, *arguments: Any) -> Any:
+        yield from super()._epoch(*arguments)
         time.sleep(0.02)
 
 
@@ -489,8 +489,8 @@ class Watched(BDPI):
 
     disturbed = 0
 
-    def _epoch(self, *arguments: Any) -> None:
-        super()._epoch(*arguments)
+    def _epoch(self, *arguments: Any) -> Any:
+        yield from super()._epoch(*arguments)
         before = self.everything()
         time.sleep(0.03)
         self.disturbed += before != self.everything()

@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bdpi.learner import nvrtc
 from bdpi.report import write_report
 from bdpi.runs.campaign import Tally, run_campaign
 from bdpi.runs.config import Place, RunConfig, RunRecord, RunStatus
 from bdpi.runs.episodes import Episodes, Summary, summarize
 from bdpi.runs.errors import RunError
-from bdpi.runs.executors import Executor, make_executor, population
+from bdpi.runs.executors import Executor, make_executor
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import Job, check_jobs, episodes_done, execute, status_of
 from bdpi.runs.results import StoredRun, read_run, read_runs, with_archived, write_archive, write_index
@@ -317,13 +316,10 @@ def test_the_reason_of_a_failure_may_have_several_lines(tmp_path: Path) -> None:
     assert stored(one).error == "ValueError: the robot is on fire"
 
 
-@pytest.mark.parametrize("name", ["local", "processes", "population"])
-def test_an_environment_that_calls_sys_exit_fails_its_run_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+@pytest.mark.parametrize("name", ["local", "processes"])
+def test_an_environment_that_calls_sys_exit_fails_its_run_only(tmp_path: Path, name: str) -> None:
     bad = job(tmp_path, "bad", environment="odd_worlds:Exiting-v0")
-    executor = population_on_cpu(monkeypatch, 2) if name == "population" else make_executor(name, workers=2)
-    tally, said = run_all([bad, job(tmp_path)], executor, should_stop=stop_after(120))
+    tally, said = run_all([bad, job(tmp_path)], make_executor(name, workers=2), should_stop=stop_after(120))
     assert (len(tally.done), len(tally.failed)) == (1, 1)
     text = "\n".join(said)
     assert "SystemExit: 3" in text
@@ -656,96 +652,3 @@ def test_ray_finishes_a_study_though_a_worker_is_killed(tmp_path: Path, expected
     assert not ray.is_initialized()
     assert len(tally.done) == 5, said
     assert episodes_of(tmp_path, jobs) == expected
-
-
-def population_on_cpu(monkeypatch: pytest.MonkeyPatch, workers: int) -> Executor:
-    """Without a GPU: each run learns as it would alone, in its thread. tests/learner/test_cohort.py has the rest."""
-    from bdpi.learner import fused
-
-    monkeypatch.setattr(fused, "is_available", lambda: True)
-    monkeypatch.setattr(population, "_shared_gpu", lambda: nullcontext(True))
-    return population.OnGPU(workers=workers, device="cpu")
-
-
-def test_the_multi_process_service_has_all_gpus_and_our_processes_those_that_were_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    control, said = tmp_path / "nvidia-cuda-mps-control", tmp_path / "said"
-    control.write_text(f'#!/bin/sh\necho "$* ${{CUDA_VISIBLE_DEVICES-all}} $CUDA_MPS_PIPE_DIRECTORY" >> {said}\n')
-    control.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    with population._shared_gpu() as is_shared:
-        assert is_shared
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
-        assert said.read_text() == f"-d all {os.environ['CUDA_MPS_PIPE_DIRECTORY']}\n"
-    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-
-
-@pytest.mark.skipif(not nvrtc.is_available(), reason="needs a GPU")
-def test_a_gpu_trains_the_runs_of_a_study_together(tmp_path: Path) -> None:
-    jobs = small_study(tmp_path)
-    tally, said = run_all(jobs, make_executor("population", workers=4))
-    assert len(tally.done) == 5, said
-    learners = [RunFolder(job.folder).read().status.learner for job in jobs]
-    assert learners[:4] == ["cohort"] * 4
-
-
-def test_a_population_in_one_process_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    executor = population_on_cpu(monkeypatch, 2)
-    monkeypatch.setattr(population, "_shared_gpu", lambda: nullcontext(False))
-    with pytest.warns(RuntimeWarning, match="one process steps all environments.*nvidia-cuda-mps-control"):
-        tally, said = run_all([job(tmp_path, seed=seed) for seed in range(2)], executor)
-    assert len(tally.done) == 2, said
-
-
-def test_the_processes_of_a_population_share_the_runs_and_may_die(
-    tmp_path: Path, expected: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = small_study(tmp_path)
-    executor, victims = population_on_cpu(monkeypatch, 5), []
-    begin = population._Child.begin
-
-    def begin_and_kill(child: Any, job: Job, attempt: int) -> None:
-        begin(child, job, attempt)
-        if not victims:
-            victims.append(job)
-            time.sleep(2)
-            child._process.kill()
-
-    monkeypatch.setattr(population._Child, "begin", begin_and_kill)
-    tally, _ = run_all(jobs, executor)
-    assert len(tally.done) == 5
-    assert victims
-    assert episodes_of(tmp_path, jobs) == expected
-
-
-class Mute:
-    """A connection on which nothing can be sent any more."""
-
-    def __init__(self, connection: Any) -> None:
-        self.recv, self.fileno = connection.recv, connection.fileno
-
-    def send(self, what: Any) -> None:
-        raise OSError("nobody listens")
-
-
-def test_a_process_of_a_population_that_is_not_heard_ends(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
-    (ours, theirs), stop = context.Pipe(), context.Event()
-    process = context.Process(target=population._work, args=(Mute(theirs), 2, "cpu", 2, stop))
-    process.start()
-    theirs.close()
-    try:
-        ours.send((1, job(tmp_path, environment="odd_worlds:Endless-v0")))  # which saves itself, because of the other
-        ours.send((2, job(tmp_path, "unknown", environment="Missing-v0")))
-        assert ours.poll(60)
-        with pytest.raises(EOFError):
-            ours.recv()
-        process.join(60)
-        assert process.exitcode == 0
-        assert json.loads((job(tmp_path).folder / "config.json").read_text())["status"] == "interrupted"
-    finally:
-        process.kill()
-        process.join()

@@ -16,7 +16,7 @@ import os
 import pathlib
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -55,9 +55,9 @@ from bdpi.agents.normalizing import update_normalizer
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
 from bdpi.agents.scales import ScaleEstimator
 from bdpi.envs.wrappers.retracing import CONTINUED
-from bdpi.learner import Hyperparameters, native
+from bdpi.learner import Hyperparameters, Transitions, native
 from bdpi.learner.arrangement import Precision
-from bdpi.learner.interface import FloatArray, IntArray
+from bdpi.learner.interface import EpochMetrics, FloatArray, IntArray
 from bdpi.learner.registry import LearnerChoice
 from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule, check_rule
 from bdpi.learner.scales import Scales
@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Self = TypeVar("Self", bound="Ensemble")
+#: Gives the arguments of :meth:`bdpi.learner.interface.Learner.epoch`, and wants what it returns.
+Epochs = Generator[tuple[Transitions, IntArray, IntArray, Hyperparameters], EpochMetrics | None, None]
 
 _MOST_DUE = 8  # epochs that learn() lets the background fall behind
 
@@ -214,7 +216,7 @@ class Ensemble(OffPolicyAlgorithm):
         for name in ("learning_rate", "actor_learning_rate"):
             if isinstance(rate := getattr(self, name), np.number):  # of a grid, most likely; SB3 takes Python's only
                 setattr(self, name, float(rate))
-        if self._device_is_free and self.device.type != "cpu" and self.learner_choice != "torch":
+        if self._device_is_free and self.device.type != "cpu" and self.learner_choice not in ("torch", "fused"):
             probe = self.policy_class(self.observation_space, self.action_space, None, **self.policy_kwargs)
             if isinstance(probe, BDPIPolicy) and probe.native_inputs() is not None:
                 self.device = torch.device("cpu")  # where small networks are fastest
@@ -287,7 +289,7 @@ class Ensemble(OffPolicyAlgorithm):
 
     @property
     def learner_name(self) -> str:
-        """Which learner trains this agent: "native", "torch", "tabular", "fused", or "cohort": fused, with others."""
+        """What trains this agent: "native", "torch", "tabular", "fused", or "population", fused with others."""
         return self.agent_learner.learner.name
 
     # -- collecting ---------------------------------------------------------------------------------------------
@@ -302,6 +304,22 @@ class Ensemble(OffPolicyAlgorithm):
         progress_bar: bool = False,
     ) -> Self:
         """Learn for ``total_timesteps`` environment steps; the parameters are those of every SB3 algorithm."""
+        self._compute(
+            self.learning(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+        )
+        return self
+
+    def learning(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int | None = 4,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> Epochs:
+        """:meth:`learn`, as a generator: it gives the arguments of each epoch, and wants its metrics. Between two
+        epochs, it acts and remembers. That is how one loop trains many agents (:class:`bdpi.Population`)."""
         checks.check_steps(total_timesteps)
         self._checkup.begin(self.env, anew=reset_num_timesteps)
         starts = self.asynchronous and not self._background.is_running
@@ -309,14 +327,24 @@ class Ensemble(OffPolicyAlgorithm):
             self.start_learning()
         finished = False
         try:
-            super().learn(
-                total_timesteps,
-                callback,
-                log_interval,  # type: ignore[arg-type]  # None is fine: no logging
-                tb_log_name or type(self).__name__,
-                reset_num_timesteps,
-                progress_bar,
-            )
+            name = tb_log_name or type(self).__name__
+            arguments = total_timesteps, callback, reset_num_timesteps, name, progress_bar
+            total_timesteps, callback = self._setup_learn(*arguments)
+            callback.on_training_start(locals(), globals())
+            while self.num_timesteps < total_timesteps:
+                rollout = self.collect_rollouts(
+                    self.env,  # type: ignore[arg-type]
+                    callback,
+                    self.train_freq,  # type: ignore[arg-type]
+                    self.replay_buffer,
+                    log_interval=log_interval,
+                )
+                if not rollout.continue_training:
+                    break
+                steps = self.gradient_steps if self.gradient_steps >= 0 else rollout.episode_timesteps
+                if steps > 0:
+                    yield from self._training(steps, self.batch_size)
+            callback.on_training_end()
             finished = True
         finally:
             if starts:
@@ -324,7 +352,6 @@ class Ensemble(OffPolicyAlgorithm):
         with self.learning_paused():
             self._checkup.look_if_due(self, WORTH_ANOTHER)
         self._checkup.say()
-        return self
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         check_arguments(self)
@@ -474,6 +501,9 @@ class Ensemble(OffPolicyAlgorithm):
     def train(self, gradient_steps: int, batch_size: int) -> None:
         """Learning epochs: ``gradient_steps`` of them for each environment, so that their number per transition does
         not depend on how many environments run side by side."""
+        self._compute(self._training(gradient_steps, batch_size))
+
+    def _training(self, gradient_steps: int, batch_size: int) -> Epochs:
         epochs = gradient_steps if self.gradient_steps < 0 else gradient_steps * self.n_envs
         if isinstance(self._background, Background):
             # Have these steps learned from, and do not run too far ahead.
@@ -482,15 +512,26 @@ class Ensemble(OffPolicyAlgorithm):
             self._background.wait_until_due(_MOST_DUE)
             self._background.check()
         elif (held := self.replay_buffer.n_held) >= batch_size:
-            self._learn_epochs(epochs, batch_size, held)
+            yield from self._learn_epochs(epochs, batch_size, held)
 
-    def _learn_epochs(self, epochs: int, batch_size: int, held: int) -> None:
+    def _compute(self, epochs: Epochs) -> None:
+        """Have the agent's own learner compute epochs."""
+        try:
+            asked = next(epochs)
+            while True:
+                asked = epochs.send(self.agent_learner.learner.epoch(*asked))
+        except StopIteration:
+            pass
+        finally:
+            epochs.close()
+
+    def _learn_epochs(self, epochs: int, batch_size: int, held: int) -> Epochs:
         if self.agent_learner.learns_in_units:
             self._follow_scales(max(self.num_timesteps, held))
         hyperparameters = self.hyperparameters()
         start = time.perf_counter()
         for _ in range(epochs):
-            self._epoch(hyperparameters, batch_size)
+            yield from self._epoch(hyperparameters, batch_size)
         elapsed = time.perf_counter() - start
         self.logger.record("train/learning_rate", hyperparameters.learning_rate)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
@@ -518,7 +559,7 @@ class Ensemble(OffPolicyAlgorithm):
                 with self._background.acting:
                     learner.set_scales(scales)
 
-    def _epoch(self, hyperparameters: Hyperparameters, batch_size: int) -> None:
+    def _epoch(self, hyperparameters: Hyperparameters, batch_size: int) -> Epochs:
         generator, learner, memory = self._generator, self.agent_learner, self.replay_buffer
         n_trained = self.critics_per_step or self.n_critics
         critics = generator.permutation(self.n_critics)[:n_trained]
@@ -526,7 +567,8 @@ class Ensemble(OffPolicyAlgorithm):
         transitions, batches = learner.prepare(memory.transitions(), batches, self._vec_normalize_env)
         diagnose = self._n_updates % DIAGNOSTICS_EVERY == 0
         before = learner.opinions(transitions, batches[0])[0] if diagnose else None
-        metrics = learner.learner.epoch(transitions, batches, critics, hyperparameters)
+        metrics = yield transitions, batches, critics, hyperparameters
+        assert metrics is not None
         found = learner.judge(self._n_updates, transitions, batches, metrics, self.gamma, self.num_timesteps)
         if before is not None:
             self._diagnostics = diagnostics(before, *learner.opinions(transitions, batches[0]))
@@ -671,7 +713,7 @@ class Ensemble(OffPolicyAlgorithm):
             return False
         if not hasattr(self, "_logger"):
             self.set_logger(Logger(folder=None, output_formats=[]))
-        self._learn_epochs(1, self.batch_size, self.replay_buffer.n_held)
+        self._compute(self._learn_epochs(1, self.batch_size, self.replay_buffer.n_held))
         return True
 
     def _can_learn(self) -> bool:

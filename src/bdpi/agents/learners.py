@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,15 +14,18 @@ from bdpi.agents.policies import BDPIPolicy
 from bdpi.agents.spaces import NativeInputs
 from bdpi.learner import LearnerState
 from bdpi.learner.arrangement import Precision, dtype_of
-from bdpi.learner.cohort import current_cohorts
 from bdpi.learner.functional import bind_parameters, flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
+from bdpi.learner.joint import JointLearner, Trainer
 from bdpi.learner.native import NativeLearner
-from bdpi.learner.registry import LearnerChoice, Task, choose
+from bdpi.learner.registry import LearnerChoice, Task, can_learn_together, choose
 from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule
 from bdpi.learner.tabular import TabularLearner
 from bdpi.learner.torch import TorchLearner
 from bdpi.learner.twins import check_twins
+
+if TYPE_CHECKING:
+    from bdpi.agents.ensemble import Ensemble
 
 
 def tabular_learner(policy: BDPIPolicy, n_critics: int) -> AgentLearner:
@@ -59,21 +63,10 @@ def network_learner(
     :param critic_rule: how critics move towards their new estimates; None: BDPI's
     """
     critic_rule = critic_rule or ClippedDouble()
-    cohorts, inputs = current_cohorts(), policy.native_inputs()
-    networks: tuple[tuple[int, ...], ...] = ()
-    if inputs is not None:
-        archs = [policy.critic_arch, *([] if policy.actor is None else [policy.actor_arch])]
-        networks = tuple((inputs.size, *arch, policy.n_actions) for arch in archs)
-    task = Task(
-        networks,
-        inputs is not None and inputs.one_hot,
-        batch_size,
-        device,
-        (critic_rule,) if rule is None else (critic_rule, rule),
-        prior_scale,
-        None if cohorts is None else cohorts.device,
-    )
-    chosen = choose(task, choice)
+    inputs, networks = policy.native_inputs(), _sizes(policy)
+    rules = (critic_rule,) if rule is None else (critic_rule, rule)
+    one_hot = inputs is not None and inputs.one_hot
+    chosen = choose(Task(networks, one_hot, batch_size, device, rules, prior_scale), choice)
     if dtype_of(precision) != torch.float32 and chosen != "torch":
         raise ValueError(
             f"precision={precision!r} is for networks that PyTorch trains, such as those of CnnPolicy; the {chosen} "
@@ -109,15 +102,7 @@ def network_learner(
         actor = copy.deepcopy(policy.actor)
         if chosen == "fused":
             assert inputs is not None
-            sizes = FusedNetworks(networks[-1], networks[0], inputs.one_hot, relu=policy.activation_fn is nn.ReLU)
-            if cohorts is None:
-                learner = FusedLearner(actor, policy.make_critic(), state, sizes, device)
-            else:
-                learner = member = cohorts.member(actor, policy.make_critic(), state, sizes)
-                actor_parameters = member.acting_parameters
-                policy.register_load_state_dict_post_hook(  # type: ignore[no-untyped-call]
-                    lambda *_: member.take_over_acting()
-                )
+            learner = FusedLearner(actor, policy.make_critic(), state, _fused_networks(policy, inputs), device)
         else:
             learner = TorchLearner(
                 actor,
@@ -139,6 +124,46 @@ def network_learner(
     bind_parameters(policy.actor, actor_parameters)
     agent_learner.actor_parameters = actor_parameters
     return agent_learner
+
+
+def learn_together(agent: Ensemble, trainer: Trainer) -> JointLearner | None:
+    """Have an agent trained together with others from now on, if it left the choice of its learner to us.
+
+    :return: its learner; None if it goes on by itself, because the kernels do not know such networks or rules
+    """
+    policy, made, inputs = agent.policy, agent.agent_learner, agent.policy.native_inputs()
+    if agent.learner_choice not in ("auto", "fused") or isinstance(made.learner, TabularLearner):
+        return None
+    rule, critic_rule = agent.actor_rule(), agent.critic_rule()
+    rules = (critic_rule,) if rule is None else (critic_rule, rule)
+    one_hot = inputs is not None and inputs.one_hot
+    task = Task(_sizes(policy), one_hot, agent.batch_size, agent.device, rules, agent.prior_scale)
+    if inputs is None or not can_learn_together(task):
+        return None
+    learner = JointLearner(trainer, _fused_networks(policy, inputs), made.learner.state_dict())
+    agent.agent_learner = AgentLearner(learner, inputs, policy, made.has_actor)
+    if policy.actor is None:
+        _follow(policy, agent.agent_learner)
+    else:
+        acting = agent.agent_learner.actor_parameters = torch.from_numpy(learner.acting)
+        agent.agent_learner.act_with(acting)
+        hook = policy.register_load_state_dict_post_hook
+        hook(lambda *_: learner.take_over_acting())  # type: ignore[no-untyped-call]
+    return learner
+
+
+def _sizes(policy: BDPIPolicy) -> tuple[tuple[int, ...], ...]:
+    """Of critics, and of the actor if there is one; empty if they are not perceptrons."""
+    inputs = policy.native_inputs()
+    if inputs is None:
+        return ()
+    archs = [policy.critic_arch, *([] if policy.actor is None else [policy.actor_arch])]
+    return tuple((inputs.size, *arch, policy.n_actions) for arch in archs)
+
+
+def _fused_networks(policy: BDPIPolicy, inputs: NativeInputs) -> FusedNetworks:
+    sizes = _sizes(policy)
+    return FusedNetworks(sizes[-1], sizes[0], inputs.one_hot, relu=policy.activation_fn is nn.ReLU)
 
 
 def _follow(policy: BDPIPolicy, learner: AgentLearner) -> AgentLearner:

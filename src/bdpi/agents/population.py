@@ -1,13 +1,15 @@
-"""Many agents at once: they differ in seed and hyper-parameters, and one program on a GPU trains them all."""
+"""Many agents at once: they differ in seed and hyper-parameters, and one loop trains them all, on a GPU together."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,15 @@ from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from bdpi.agents import checks
-from bdpi.agents.ensemble import Ensemble
+from bdpi.agents.ensemble import Ensemble, Epochs
 from bdpi.agents.files import class_of
+from bdpi.agents.learners import learn_together
 from bdpi.envs.drawing import prepare_drawing_of
 from bdpi.learner import fused, nvrtc
-from bdpi.learner.cohort import Cohorts, Member
+from bdpi.learner.interface import EpochMetrics
+from bdpi.learner.joint import JointLearner
+from bdpi.learner.stack import N_GROUPS, Group, Stack, StackRow, Stacks
 
-_LOOK_AROUND = 0.5  # seconds
 Maker = str | Callable[[], gym.Env[Any, Any]]
 CallbackMaker = Callable[[int], MaybeCallback]
 
@@ -39,12 +43,11 @@ class Population:
     at most 32 hidden units, while kernels that are faster for many round differently. Agents that differ in the seed,
     the learning rates, alpha or the parameter of the actor's rule are trained by the same pair of kernels, those that
     differ in anything else by kernels that run side by side. Without a suitable GPU (see ``bdpi doctor``), of which
-    it warns, and for networks that the kernels do not know, agents learn by themselves, each in a thread.
+    it warns, and for networks that the kernels do not know, agents learn one after the other.
 
-    Each agent acts in a thread of its own while others are trained. These threads share Python's lock: what an agent
-    does between two epochs, its environment included, takes 0.4 ms or more with LunarLander, and adds up over agents
-    unless it is spent outside of Python. For many agents, ``bdpi study ... --executor population`` has a process per
-    core.
+    One loop steps all environments, while the GPU trains other agents: what an agent does between two epochs, its
+    environment included, takes 0.4 ms or more with LunarLander, and adds up over agents. For many agents,
+    ``bdpi study ... --executor population`` has a process for each.
 
     :param agent_class: :class:`~bdpi.agents.bdpi.BDPI` or another agent of this package
     :param env: id of the environment, or a function that makes a new one each time
@@ -118,25 +121,21 @@ class Population:
         """Make room for n agents."""
         self.agents: list[Ensemble] = []
         self._place = _place(device)
-        self._cohorts = Cohorts(n, self._place)
-        self._members: list[list[Member]] = []
-        self._lock = threading.Lock()
-        self._ended: list[threading.Event] = []
+        self._stacks = Stacks(n, self._place) if fused.runs_on(self._place) else None
+        self._is_learning = False
 
     def _add(self, env: Maker, make: Callable[[gym.Env[Any, Any]], Ensemble]) -> None:
         """Make an agent, and its environment."""
-        with self._cohorts.making() as members:
-            made = _make(env, self.agents)
-            try:
-                agent = make(made)
-                _check_autosave(agent, self.agents)
-                self.agents.append(agent)
-            except (TypeError, ValueError) as error:
-                kind = TypeError if isinstance(error, TypeError) else ValueError
-                raise kind(f"agent {len(self.agents)} cannot be made: {error}") from error
-        for member in members:
-            member.cohort.pause(member)  # others do not wait for an agent that does not learn
-        self._members.append(members)
+        made = _make(env, self.agents)
+        try:
+            agent = make(made)
+            _check_autosave(agent, self.agents)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"agent {len(self.agents)} cannot be made: {error}") from error
+        if self._stacks is not None:
+            learn_together(agent, self._stacks)
+        self.agents.append(agent)
 
     def learn(
         self, total_timesteps: int, callback: MaybeCallback | CallbackMaker = None, **arguments: Any
@@ -147,42 +146,32 @@ class Population:
 
         :param total_timesteps: of each agent
         :param callback: a function from the number of an agent to its callback (None: it has none). Or, for all agents,
-            a function of two arguments, as SB3 takes it; it is called in the thread of each agent.
+            a function of two arguments, as SB3 takes it.
         :param arguments: others of the agents' ``learn``. With ``tensorboard_log``, agent 0 logs to ``BDPI-0_1``.
         :raises RuntimeError: when agents failed; the others have learned to the end. And while they learn already
         :raises ValueError: for a callback that several agents cannot share, or no number of steps
         """
         checks.check_steps(total_timesteps)
-        errors: dict[int, BaseException] = {}
-        stop = threading.Event()
-        callbacks = [CallbackList([*_parts(each), _Until(stop)]) for each in _for_each(callback, len(self.agents))]
-
-        def learn(number: int, ended: threading.Event) -> None:
-            try:
-                if not stop.is_set():
-                    with self._learning(number):
-                        self.agents[number].learn(total_timesteps, callbacks[number], **self._logged(number, arguments))
-            except BaseException as error:
-                errors[number] = error
-            finally:
-                ended.set()
-
-        ended = self._claim()
-        threads = [threading.Thread(target=learn, args=each) for each in enumerate(ended)]
+        callbacks = _for_each(callback, len(self.agents))
+        if self._is_learning:
+            raise RuntimeError("this population is learning already: call learn again when that has returned")
+        self._is_learning = True
         try:
-            for thread in threads:
-                thread.start()
-            _wait(ended)
-        except BaseException:  # Ctrl-C, most likely
-            stop.set()
-            for thread, event in zip(threads, ended, strict=True):
-                if thread.ident is None:  # it has not begun, and will not
-                    event.set()
-            _wait(ended)
-            raise
+            with _interruption() as is_interrupted:
+                runs = [
+                    _Run(agent, partial(agent.learning, total_timesteps, each, **self._logged(number, arguments)))
+                    for number, agent in enumerate(self.agents)
+                    for each in [CallbackList([*_parts(callbacks[number]), _Until(is_interrupted)])]
+                ]
+                _learn([runs[first::N_GROUPS] for first in range(N_GROUPS)])
+        finally:
+            self._is_learning = False
+        if is_interrupted():
+            raise KeyboardInterrupt
+        errors = [(number, run.error) for number, run in enumerate(runs) if run.error is not None]
         if errors:
-            number, error = min(errors.items())
-            raise RuntimeError(f"{len(errors)} of {len(threads)} agents failed; agent {number}: {error}") from error
+            number, error = errors[0]
+            raise RuntimeError(f"{len(errors)} of {len(runs)} agents failed; agent {number}: {error}") from error
         return self
 
     def _logged(self, number: int, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -191,25 +180,6 @@ class Population:
         name = arguments.get("tb_log_name") or type(agent).__name__
         interval = {"log_interval": None} if agent.tensorboard_log is None else {}
         return {**interval, **arguments, "tb_log_name": f"{name}-{number}"}
-
-    def _claim(self) -> list[threading.Event]:
-        """For each agent, what is set when it has learned."""
-        with self._lock:
-            if not all(event.is_set() for event in self._ended):
-                raise RuntimeError("this population is learning already: call learn again when that has returned")
-            self._ended = [threading.Event() for _ in self.agents]
-            return self._ended
-
-    @contextlib.contextmanager
-    def _learning(self, number: int) -> Iterator[None]:
-        """While this lasts, others of its cohort wait for this agent."""
-        for member in self._members[number]:
-            member.cohort.resume(member)
-        try:
-            yield
-        finally:
-            for member in self._members[number]:
-                member.cohort.pause(member)
 
     def returns(self) -> list[list[float]]:
         """Returns of the episodes of each agent; :func:`bdpi.runs.populations.store_population` keeps them as runs."""
@@ -387,12 +357,12 @@ def _takes_two(function: Callable[..., Any]) -> bool:
 class _Until(BaseCallback):
     """Stops an agent after its current step, once that is wanted."""
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self, is_wanted: Callable[[], bool]) -> None:
         super().__init__()
-        self._stop = stop
+        self._is_wanted = is_wanted
 
     def _on_step(self) -> bool:
-        return not self._stop.is_set()
+        return not self._is_wanted()
 
 
 def _parts(callback: MaybeCallback) -> list[BaseCallback]:
@@ -404,8 +374,121 @@ def _parts(callback: MaybeCallback) -> list[BaseCallback]:
     return [callback if isinstance(callback, BaseCallback) else ConvertCallback(callback)]
 
 
-def _wait(events: list[threading.Event]) -> None:
-    """Unlike ``Thread.join``, which takes a thread for ended when Ctrl-C interrupts it."""
-    for event in events:
-        while not event.wait(_LOOK_AROUND):  # not all that asks for an interruption ends a longer wait
-            pass
+class _Run:
+    """An agent that learns.
+
+    :param begin: gives what it learns by, see :meth:`bdpi.agents.ensemble.Ensemble.learning`
+    """
+
+    def __init__(self, agent: Ensemble, begin: Callable[[], Epochs]) -> None:
+        self._agent, self._epochs = agent, begin()
+        self._metrics: EpochMetrics | None = None
+        self.error: Exception | None = None
+        #: whether it learns no more
+        self.is_over = False
+
+    def go_on(self) -> StackRow | None:
+        """Until the next epoch. Returns where it is to be computed; None: the agent has done it by itself, or ends."""
+        learner = self._agent.agent_learner.learner
+        try:
+            asked = self._epochs.send(self._metrics)
+            if not isinstance(learner, JointLearner):
+                self._metrics = learner.epoch(*asked)
+                return None
+            place = learner.ask(*asked)
+            assert isinstance(place, StackRow)
+            return place
+        except StopIteration:
+            self.is_over = True
+        except Exception as error:
+            self.fail(error)
+        return None
+
+    def take(self, error: Exception | None) -> None:
+        """Take what an epoch has left, or that it failed."""
+        learner = self._agent.agent_learner.learner
+        assert isinstance(learner, JointLearner)
+        if error is None:
+            self._metrics = learner.answer()
+        else:
+            learner.forget_memory()
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End with an error."""
+        self.error = error
+        self.end()
+
+    def end(self) -> None:
+        """Learn no more."""
+        self.is_over = True
+        self._epochs.close()
+
+
+#: some runs that are trained
+_Started = tuple[Stack, Group, list[_Run]]
+
+
+def _learn(groups: list[list[_Run]]) -> None:
+    """One loop: while some groups are trained, the environments of another one make a step."""
+    started: list[list[_Started]] = [[] for _ in groups]
+    try:
+        while any(not run.is_over for runs in groups for run in runs):
+            for number, runs in enumerate(groups):
+                _finish(started[number])
+                started[number] = []  # if go_on is interrupted, there is nothing to wait for
+                started[number] = _start(runs)
+    finally:
+        for each in started:
+            _finish(each)
+        for run in chain(*groups):
+            run.end()
+
+
+def _start(runs: list[_Run]) -> list[_Started]:
+    """Have runs go on until their next epochs, and start these: one launch for all runs of a stack."""
+    by_stack: dict[Stack, list[tuple[_Run, int]]] = {}
+    for run in runs:
+        if not run.is_over and (place := run.go_on()) is not None:
+            by_stack.setdefault(place.stack, []).append((run, place.row))
+    started = []
+    for stack, members in by_stack.items():
+        asking = [run for run, _ in members]
+        try:
+            started.append((stack, stack.start([row for _, row in members]), asking))
+        except Exception as error:
+            for run in asking:
+                run.take(error)
+    return started
+
+
+def _finish(started: list[_Started]) -> None:
+    """Wait for epochs, and give them to their runs."""
+    for stack, group, runs in started:
+        failure = None
+        try:
+            stack.finish(group)
+        except Exception as error:
+            failure = error
+        for run in runs:
+            run.take(failure)
+
+
+@contextlib.contextmanager
+def _interruption() -> Iterator[Callable[[], bool]]:
+    """While this lasts, the first Ctrl-C is only noted, and the second one interrupts; says whether there was one."""
+    noted: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+        yield lambda: False
+        return
+
+    def note(*_: Any) -> None:
+        noted.append(1)
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(noted)
+    finally:
+        signal.signal(signal.SIGINT, before)

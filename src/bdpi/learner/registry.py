@@ -32,7 +32,6 @@ class Task:
     :param device: where to compute
     :param rules: of critics, and of the actor, if there is one
     :param prior_scale: weight of a fixed random function in each critic
-    :param together: where other runs learn at the same time, in a population; None: alone
     """
 
     networks: tuple[tuple[int, ...], ...]
@@ -41,7 +40,6 @@ class Task:
     device: torch.device
     rules: tuple[CriticRule | ActorRule, ...]
     prior_scale: float = 0.0
-    together: torch.device | None = None
 
     def fits_kernels(self) -> bool:
         """Whether the fused kernels have room for the networks."""
@@ -75,7 +73,6 @@ class Need:
         return self.reason if isinstance(self.reason, str) else self.reason()
 
 
-_ALONE = "these agents learn each by itself, not together, which is slower: the fused learner "
 _SMALL = (
     "trains small perceptrons with one hidden layer of tanh or ReLU units, with batches of at most "
     f'{fused.LARGEST_BATCH}; for everything else use learner="auto"'
@@ -83,13 +80,13 @@ _SMALL = (
 _TWINS = 'trains by rules that have a C++ counterpart; for everything else use learner="auto"'
 _SLOW = "and falls back to PyTorch: the same algorithm, but 18 to 140 times slower."
 
-#: In the order in which "auto" tries them; the fused one only for a population on a GPU.
+#: In the order in which "auto" tries them, except for the fused one, which has to be asked for.
 NEEDS: dict[LearnerName, tuple[Need, ...]] = {
     "fused": (
-        Need(Task.fits_kernels, _SMALL, _ALONE + _SMALL),
-        Need(Task.has_twins, _TWINS, _ALONE + _TWINS),
+        Need(Task.fits_kernels, _SMALL),
+        Need(Task.has_twins, _TWINS),
         Need(lambda task: fused.is_available(), f"needs {nvrtc.REMEDY}"),
-        Need(lambda task: fused.runs_on(task.together or task.device), 'learns on a GPU: give device="cuda"'),
+        Need(lambda task: fused.runs_on(task.device), 'learns on a GPU: give device="cuda"'),
     ),
     "native": (
         Need(
@@ -133,12 +130,23 @@ def choose(task: Task, choice: LearnerChoice = "auto") -> LearnerName:
         if (need := lacking(choice, task)) is not None:
             raise ValueError(f"the {choice} learner {need.why()}")
         return choice
-    is_population = task.together is not None and fused.runs_on(task.together)
     for learner in NEEDS:
-        if learner == "fused" and not is_population:
+        if learner == "fused":
             continue
         if (need := lacking(learner, task)) is None:
             return learner
         if need.warning:
             warnings.warn(need.warning, RuntimeWarning, stacklevel=3)
     return "torch"
+
+
+def can_learn_together(task: Task) -> bool:
+    """Whether the fused kernels can train a task together with others; if not, a warning says why."""
+    need = next((need for need in NEEDS["fused"][:2] if not need.is_met(task)), None)
+    if need is not None:
+        warnings.warn(
+            f"falling back to separate training, which is slower: the fused learner {need.why()}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return need is None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
+
+from bdpi.storage.shared import Parts
 
 _ALIGNMENT = 16  # bytes
 
@@ -20,7 +21,7 @@ class Staging:
     :param device: of the tensors
     """
 
-    def __init__(self, parts: Mapping[str, tuple[tuple[int, ...], DTypeLike]], device: torch.device) -> None:
+    def __init__(self, parts: Parts, device: torch.device) -> None:
         self.arrays: dict[str, NDArray[np.generic]] = {}
         self.tensors: dict[str, Tensor] = {}
         size = sum(

@@ -45,3 +45,54 @@ class Streams:
         for result, finished in started:
             main.wait_event(finished)
             yield result
+
+
+class EpochStreams:
+    """Two streams for the epochs of a group of runs, beside those of other groups; on the CPU, nothing.
+
+    Critics are many and fill a GPU: what comes after them would wait for those of all other groups. But a run waits for
+    its actor, which leaves most of the GPU to others. So critics have a stream that lets everything else go first.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._exist = device.type == "cuda"
+        if self._exist:
+            self._first = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+            self._later = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+
+    @contextlib.contextmanager
+    def work(self) -> Iterator[None]:
+        """What is started meanwhile is computed in order, beside what other groups compute."""
+        if not self._exist:
+            yield
+            return
+        with torch.cuda.stream(self._first):
+            yield
+            self._done.record()
+
+    @contextlib.contextmanager
+    def let_others_go_first(self) -> Iterator[None]:
+        """What is started meanwhile comes between what was and what will be, but does not keep other groups waiting."""
+        if not self._exist:
+            yield
+            return
+        self._later.wait_stream(self._first)
+        with torch.cuda.stream(self._later):
+            yield
+        self._first.wait_stream(self._later)
+
+    def is_done(self) -> bool:
+        """Whether all work is done."""
+        return not self._exist or bool(self._done.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """For the work. The thread sleeps: environments need the core that it would otherwise keep busy."""
+        if self._exist:
+            self._done.synchronize()
+
+    def clear(self) -> None:
+        """Wait for what is left of work that failed."""
+        if self._exist:
+            self._first.synchronize()
+            self._later.synchronize()

@@ -45,7 +45,6 @@ def _cuda() -> list[tuple[str, str]]:
         import torch
 
         from bdpi.learner import fused, nvrtc, pictures
-        from bdpi.runs.executors.population import find_control
 
         lacks = f"not available: they, and populations that are trained together, need {nvrtc.REMEDY}"
         if not torch.cuda.is_available():
@@ -61,16 +60,12 @@ def _cuda() -> list[tuple[str, str]]:
         seen = "available: convolutional networks of the usual shape learn with them, with precision=bfloat16"
         if lacking := pictures.why_not(torch.device("cuda")):
             seen = f"not available, PyTorch is used: {lacking}"
-        shared = "found: a population's environments are stepped by several processes"
-        if find_control() is None:
-            shared = "nvidia-cuda-mps-control is not found: one process steps all environments of a population"
     except Exception as error:
         return [("CUDA", f"PyTorch cannot be asked: {named(error)}")]
     return [
         name,
         ("fused kernels", can),
         ("kernels for pictures", seen),
-        ("multi-process service", shared),
         ("CUDA graphs", _graphs()),
     ]
 

@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import shutil
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,19 +14,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bdpi.runs.build import DEFAULT_ACTION_BITS, is_peer, with_preset
+from bdpi.runs.build import DEFAULT_ACTION_BITS, is_peer, warnings_as_notes, with_preset
 from bdpi.runs.config import Place, RunConfig, RunStatus
 from bdpi.runs.episodes import check_number, count_rows
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
 
 if TYPE_CHECKING:
+    from bdpi.learner.joint import Trainer
     from bdpi.runs.session import Session
 
 _COLLECT_EVERY = 2.0  # seconds
 _PATIENCE = 5.0  # seconds that another process gets to end: one whose study was killed stops after its current step
-# Networks are initialised by PyTorch's global generator: of several threads, one at a time may seed and use it.
-_PREPARING = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)  # a configuration holds dictionaries, and cannot be hashed
@@ -159,12 +157,15 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=repr))
 
 
-def execute(job: Job, should_stop: Callable[[], bool] = lambda: False) -> JobResult:
-    """Run a job to its end, or until it should stop. Never raises: a study goes on without a run that failed."""
+def execute(job: Job, should_stop: Callable[[], bool] = lambda: False, trainer: Trainer | None = None) -> JobResult:
+    """Run a job to its end, or until it should stop. Never raises: a study goes on without a run that failed.
+
+    :param trainer: trains it together with others, if it can; None: it trains itself
+    """
     end = time.monotonic() + _PATIENCE
     while True:
         try:
-            return _execute(job, should_stop)
+            return _execute(job, should_stop, trainer)
         except Busy as error:
             if should_stop() or time.monotonic() > end:
                 return JobResult("busy", str(error))
@@ -175,7 +176,7 @@ def execute(job: Job, should_stop: Callable[[], bool] = lambda: False) -> JobRes
             return JobResult("failed", named(error), traceback.format_exc())
 
 
-def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
+def _execute(job: Job, should_stop: Callable[[], bool], trainer: Trainer | None) -> JobResult:
     from bdpi.runs.train import prepare_resumption
 
     status = status_of(job)
@@ -187,15 +188,25 @@ def _execute(job: Job, should_stop: Callable[[], bool]) -> JobResult:
     folder = RunFolder(job.folder)
     if status == "unfinished" and _must_start_over(folder, job.config.episodes or 0):
         if folder.read().status.episodes:
-            return _start_over(job, should_stop)
+            return _start_over(job, should_stop, trainer)
         _clear(folder)
         status = "new"
-    with _PREPARING:
-        if status == "new":
-            session = _begin(job)
-        else:
-            session = prepare_resumption(job.folder, episodes=job.config.episodes, command=job.command, trust=True)
-    return _run(job, session, should_stop)
+    if status == "new":
+        session = _begin(job)
+    else:
+        session = prepare_resumption(job.folder, episodes=job.config.episodes, command=job.command, trust=True)
+    if trainer is None or is_peer(job.config.agent):
+        return _run(job, session, should_stop)
+    from bdpi.agents.learners import learn_together
+
+    with warnings_as_notes(lambda text: None):
+        learner = learn_together(session.agent, trainer)
+    session.status.learner = session.agent.learner_name
+    try:
+        return _run(job, session, should_stop)
+    finally:
+        if learner is not None:
+            learner.leave()
 
 
 def _settle(job: Job) -> None:
@@ -244,14 +255,14 @@ def _must_start_over(folder: RunFolder, episodes: int) -> bool:
     return killed_early or removed or unsaved or not status.resumable
 
 
-def _start_over(job: Job, should_stop: Callable[[], bool]) -> JobResult:
+def _start_over(job: Job, should_stop: Callable[[], bool], trainer: Trainer | None) -> JobResult:
     """Train a run anew. The one that is there is kept until the new one is worth as much."""
     folder = RunFolder(job.folder)
     with folder.locked():
         attempt = replace(job, folder=folder.attempt)
         if not _may_go_on(attempt):
             shutil.rmtree(folder.attempt, ignore_errors=True)
-        result = _execute(attempt, should_stop)
+        result = _execute(attempt, should_stop, trainer)
         if RunFolder(folder.attempt).config.exists():
             replace_if_better(folder)
     return result

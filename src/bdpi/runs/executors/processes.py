@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from bdpi.runs.job import Job, JobResult, execute, forget_runs, one_thread
@@ -28,10 +29,11 @@ class Processes:
     """See :class:`~bdpi.runs.executors.Executor`.
 
     :param workers: how many at a time; all cores if None
+    :param trainer: address of a process that trains runs together; None: each trains itself
     """
 
-    def __init__(self, workers: int | None = None) -> None:
-        self.workers = workers or len(os.sched_getaffinity(0))
+    def __init__(self, workers: int | None = None, trainer: Path | None = None) -> None:
+        self.workers, self._trainer = workers or len(os.sched_getaffinity(0)), trainer
 
     def run(
         self, jobs: Sequence[Job], should_stop: Callable[[], bool], started: Callable[[Job], None]
@@ -51,7 +53,7 @@ class Processes:
                     stop.value = 1
                     waiting.clear()
                 while waiting and len(workers) < self.workers:
-                    workers.append(_Worker(context, stop))
+                    workers.append(_Worker(context, stop, self._trainer))
                     started(workers[-1].begin(*waiting.pop()))
                 wait([end for worker in workers for end in worker.ends], timeout=_LOOK_AROUND)
                 yield None
@@ -83,11 +85,11 @@ class _Worker:
     job: Job
     attempt: int
 
-    def __init__(self, context: Any, stop: Any) -> None:
+    def __init__(self, context: Any, stop: Any, trainer: Path | None) -> None:
         self._began = time.monotonic()
         self._connection, theirs = context.Pipe()
         # not a daemon: a run may have environments in processes of their own
-        self._process = context.Process(target=_work, args=(theirs, stop))
+        self._process = context.Process(target=_work, args=(theirs, stop, trainer))
         with left_to_parent():
             self._process.start()
         theirs.close()
@@ -131,11 +133,19 @@ class _Worker:
         return f"its process ended {how}{hint}; that was attempt {self.attempt}"
 
 
-def _work(connection: Connection, stop: Any) -> None:
+def _work(connection: Connection, stop: Any, address: Path | None) -> None:
     leave_to_parent()
-    parent = os.getppid()
-    with contextlib.suppress(EOFError, OSError):  # the parent wants no more
+    parent, trainer = os.getppid(), None
+    lost: tuple[type[BaseException], ...] = (EOFError, OSError)  # the parent wants no more
+    if address is not None:
+        from bdpi.runs.executors.training import Client, TrainerLost
+
+        trainer, lost = Client(address), (*lost, TrainerLost)  # the run is started again, in another process
+
+    def should_stop() -> bool:  # when the parent is gone, too: save and end
+        return bool(stop.value) or os.getppid() != parent
+
+    with contextlib.suppress(*lost):
         while True:
-            # When the parent is gone: save and end.
-            connection.send(execute(connection.recv(), lambda: bool(stop.value) or os.getppid() != parent))
+            connection.send(execute(connection.recv(), should_stop, trainer))
             forget_runs()
