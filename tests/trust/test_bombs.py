@@ -103,17 +103,19 @@ def test_a_memory_holds_only_actions_and_states_that_exist(tmp_path: Path, name:
         agent.load_replay_buffer(tmp_path / "replay.npz")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_a_stranger_s_file_stays_within_a_gigabyte(tmp_path: Path) -> None:
     """5.8 MB that unpack to 6 GB, in a process of its own whose memory is measured."""
     path = npz(tmp_path / "replay.npz", (1000 << 18,), megabytes=1000)
     code = f"""
-import resource, sys
+import sys
 sys.path.insert(0, {str(Path(__file__).parents[1] / "agents")!r})
 from small import Walk, quick_agent
 try:
     quick_agent(Walk()).load_replay_buffer({str(path)!r})
 except ValueError:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    (peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    print(peak)  # kB; what getrusage says begins with the memory of the process that started this one
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert int(done.stdout) * (1024 if sys.platform != "darwin" else 1) < 1 << 30, done.stderr
+    assert int(done.stdout) < 1 << 20, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 
 from bdpi.agents.encoding import Arrays
@@ -17,13 +18,18 @@ def check_layers(net_arch: Any, arrays: Arrays) -> None:
     """
     held = sum(array.size for array in arrays.values())
     for layers in net_arch.values() if isinstance(net_arch, dict) else [net_arch or []]:
-        if not isinstance(layers, list) or not all(type(size) is int and size > 0 for size in layers):
+        if not isinstance(layers, list | tuple) or not all(_is_size(size) for size in layers):
             raise ValueError(f"the file is damaged: net_arch is {str(net_arch)[:100]}, not a list of layer sizes")
-        largest = max((first * second for first, second in zip([1, *layers], layers, strict=False)), default=0)
+        sizes = [1, *map(int, layers)]
+        largest = max(first * second for first, second in zip(sizes, [*sizes[1:], 0], strict=True))
         if largest > held:
             raise ValueError(
                 f"the file is damaged: net_arch is {str(net_arch)[:100]}, and the file holds {held} numbers in all"
             )
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) > 0
 
 
 def check_inputs(space: spaces.Space[Any], arrays: Arrays) -> None:
