@@ -126,9 +126,9 @@ def count_rows(path: Path) -> int:
     return len(_rows(path)) - 2
 
 
-def check_number(path: Path, found: int, saved: int, may_miss: int = 0) -> None:
+def check_number(path: Path, found: int, saved: int) -> None:
     """:raises RunError: when a Monitor file has fewer episodes than its run had when it was saved."""
-    if found < saved - may_miss:
+    if found < saved:
         raise RunError(f"{path} is damaged: it has {found} episodes instead of {saved}")
 
 
@@ -146,6 +146,9 @@ def append_to_monitor(path: Path, environment: str, t_start: float, episode: Epi
 
 def trim_monitor(path: Path, n_episodes: int) -> None:
     """Forget the episodes after the first ``n_episodes``: those the saved agent has not seen, after a crash."""
+    if n_episodes == 0:  # the file is newer than the saved agent, and a power failure may have damaged it
+        path.unlink(missing_ok=True)
+        return
     kept = _rows(path)[: 2 + n_episodes]
     write_atomically(path, "".join(f"{row}\n" for row in kept))
 

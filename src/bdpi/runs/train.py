@@ -209,21 +209,26 @@ def _saved_progress(folder: RunFolder, config: RunConfig, status: RunStatus) -> 
         raise RunError(
             f"{folder.path} was killed before anything was saved: start again with bdpi train {config.environment}"
         )
-    episodes = _first(result.episodes, folder.monitor)
+    episodes = _first(result.episodes, folder.monitor, result.episodes)
     progress = Progress(config.episodes, config.steps, episodes, result.steps, earlier_seconds=result.seconds)
-    # The last test is missing where the run was stopped during it; then there may not even be a file.
-    if config.off_policy_noise is not None and (folder.test.exists() or result.episodes > 1):
-        progress.tests = _first(result.episodes, folder.test, may_miss=1)
+    if config.off_policy_noise is not None:  # the last test is missing where the run was stopped during it
+        progress.tests = _first(result.episodes, folder.test, result.test_episodes)
     return progress
 
 
-def _first(n_saved: int, path: Path, may_miss: int = 0) -> Episodes:
+def _first(n_saved: int, path: Path, n_sure: int) -> Episodes:
     """The first episodes in a Monitor file.
 
+    :param n_sure: so many of them were there when the agent was saved; a file that came later may be damaged
     :raises RunError: when there are fewer.
     """
-    recorded = read_monitor(path)
-    check_number(path, len(recorded), n_saved, may_miss)
+    try:
+        recorded = read_monitor(path)
+        check_number(path, len(recorded), n_sure)
+    except RunError:
+        if n_sure:
+            raise
+        return Episodes()
     for column in vars(recorded).values():
         del column[n_saved:]
     return recorded
