@@ -59,6 +59,8 @@ BAD = [
     ("policy_kwargs", {"net_arch": "wide"}),
     ("observation_space", {"is": "space", "space": {"type": "Discrete", "n": 9_000_000, "start": 0}}),
     ("_episodes", {"sums": [], "steps": []}),
+    ("_draws", {"keeps": [], "returns_kept": [], "returns_other": []}),
+    ("_draws", {"keeps": [False], "returns_kept": ["much"], "returns_other": []}),
     ("_collected", [1]),
     ("_generator", {"is": "generator", "state": {"bit_generator": "PCG64"}}),
     ("_generator", {"is": "generator", "state": {"bit_generator": []}}),

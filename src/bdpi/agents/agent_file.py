@@ -201,8 +201,10 @@ def _from_file(
             vec_env = restore_normalizer(vec_env, document["normalizer"], _part_of(arrays, "normalizer"))
         check_for_correct_spaces(vec_env, data["observation_space"], data["action_space"])
         if data["n_envs"] != vec_env.num_envs:  # what was decided for an episode was so for other environments
+            n = vec_env.num_envs
             data["_begun"], data["_collector"]["masks"] = False, None
-            data["_episodes"] |= {"sums": [0.0] * vec_env.num_envs, "steps": [0] * vec_env.num_envs}
+            data["_episodes"] |= {"sums": [0.0] * n, "steps": [0] * n}
+            data["_draws"] |= {"times": np.ones((n, data["action_space"].n)), "means": np.ones(n), "keeps": [False] * n}
         data["n_envs"] = vec_env.num_envs
         if force_reset:  # before training goes on; an environment is not in the file
             data["_last_obs"] = None
@@ -259,6 +261,9 @@ def _check_sizes(data: dict[str, Any], arrays: Arrays, brings_networks: bool) ->
     n_envs, lengths = data["n_envs"], [len(data["_episodes"][name]) for name in ("sums", "steps")]
     if lengths != [n_envs, n_envs]:
         raise ValueError(f"the file is damaged: it has episodes of {lengths[0]} environments instead of {n_envs}")
+    times, means, keeps = (data["_draws"][name] for name in ("times", "means", "keeps"))
+    if times.shape != (n_envs, data["action_space"].n) or means.shape != (n_envs,) or len(keeps) != n_envs:
+        raise ValueError(f"the file is damaged: it has draws of {len(keeps)} environments instead of {n_envs}")
 
 
 def _check_brought_along(data: dict[str, Any]) -> None:

@@ -53,8 +53,7 @@ class Draws:
 
     def __init__(self, n_envs: int, n_actions: int, persistence: float) -> None:
         self.persistence = persistence
-        self._shape = n_envs, n_actions
-        self.times = np.ones(self._shape)
+        self.times = np.ones((n_envs, n_actions))
         #: for how long they are kept, on average, in the episode of each environment
         self.means = np.ones(n_envs)
         self.keeps = [False] * n_envs
@@ -83,8 +82,6 @@ class Draws:
         """Choose for how long times are kept in the next episodes there."""
         if self.persistence == 1:
             return
-        if self.times.shape != self._shape:  # an agent that was saved with other environments
-            self.times, self.means, self.keeps = np.ones(self._shape), np.ones(self._shape[0]), [False] * self._shape[0]
         for environment in environments:
             self.keeps[environment] = bool(generator.random() < self._share())
             mean = self.persistence ** generator.random() if self.keeps[environment] else 1.0

@@ -52,7 +52,8 @@ _KNOWN: dict[str, Any] = {
     "_collected": tuple[_COUNT, _COUNT],
     "_diagnostics": dict[str, float],
     "_epochs_due": Annotated[float, Field(ge=0, allow_inf_nan=False)],
-    "sums": list[_NUMBER],
+    "keeps": list[bool],
+    **dict.fromkeys(("sums", "returns_kept", "returns_other"), list[_NUMBER]),
     "steps": list[_COUNT],
 }
 
