@@ -34,6 +34,14 @@ class Candidate:
     :param persistence_until: after so many transitions, every step has new random numbers; 0: never
     :param persistence_trials: random numbers are kept in half of the episodes, and in one of twenty as long as the last
         ten of these episodes had lower returns than the last ten others
+    :param greedy_trials: some episodes take the actor's most probable actions: one in ten, and eight in ten as long as
+        the last ten of these episodes had higher returns than the last ten others
+    :param fresh: each training iteration of a critic has a batch of its own; the actor sees the last one
+    :param novelty: where rewards are ``rare``, a step that leads to a cell of the observation space is worth so much
+        more, in the networks' units, divided by the square root of how often the cell was seen. There are about a
+        thousand cells, by finite bounds; each state number is one
+    :param balance: a transition is drawn with a probability that falls with this power of how often its cell had been
+        seen when it was stored; 0: all alike. For runs that are not longer than the replay memory
     :param n_step: transitions hold the sum of so many rewards
     :param n_step_until: transitions after so many hold one reward; 0: never
     :param capacity: of the replay memory
@@ -42,6 +50,7 @@ class Candidate:
     :param limits_terminal: a time limit ends an episode as a terminal state does
     :param initial_spread: factor for the critics' first weights and biases of the last layer
     :param hidden: units; None: as many as the task says
+    :param relu: hidden units are rectified linear ones, not tanh
     :param layer_norm: hidden units of the critics are normalised before tanh, without learned gain and bias
     :param prior: Q-values are those of a trained network plus so many times those of a fixed random one
     :param rate_decay: the critics' learning rate falls linearly to 0 within each fit
@@ -61,6 +70,10 @@ class Candidate:
     persistence: float = 1.0
     persistence_until: int = 0
     persistence_trials: bool = False
+    greedy_trials: bool = False
+    fresh: bool = False
+    novelty: float = 0.0
+    balance: float = 0.0
     step_size: float = 0.2
     trust_region: float = 0.05
     gamma: float = 0.99
@@ -72,6 +85,7 @@ class Candidate:
     limits_terminal: bool = False
     initial_spread: float = 1.0
     hidden: int | None = None
+    relu: bool = False
     n_critics: int = 16
     batch_size: int = 256
     critic_iterations: int = 4
@@ -90,6 +104,8 @@ class Candidate:
             raise ValueError(f"capacity={self.capacity}: at least one batch, {self.batch_size}")
         if self.persistence < 1:
             raise ValueError(f"persistence={self.persistence}: 1 or more steps")
+        if self.novelty and self.n_step > 1:
+            raise ValueError(f"novelty={self.novelty}: with n_step=1 only, not {self.n_step}")
         if not 0 < self.share <= 1:
             raise ValueError(f"share={self.share}: more than 0, at most 1")
 
@@ -103,7 +119,8 @@ class Candidate:
     def shape(self) -> tuple[Any, ...]:
         """Runs can be trained together if these are the same, and the task."""
         numbers = self.hidden, self.n_critics, self.batch_size, self.critic_iterations, self.fit_steps
-        return *numbers, "plain" if self.is_plain else None, "layer_norm" if self.layer_norm else None
+        flags = {"plain": self.is_plain, "layer_norm": self.layer_norm, "fresh": self.fresh, "relu": self.relu}
+        return *numbers, *(name for name, is_set in flags.items() if is_set)
 
     @property
     def is_plain(self) -> bool:

@@ -3,7 +3,8 @@
     python benchmarks/scales/compare.py
 
 Draws docs/benchmark.png and prints the tables of docs/benchmark.md, from results/scales and results/benchmark/peers.
-Runs of the default configuration are those of the report: seeds 100 to 115, with which nothing was chosen.
+Runs of the default configuration are those of the two reports: seeds 100 to 115, and for LunarLander also 116 to 131;
+nothing was chosen with these.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ TASKS = {
     "MountainCar-v0": (-130.0, 60_000),
     "PendulumTorques-v0": (-200.0, 20_000),
 }
+SECOND = "second report"
 NAMES = {"dqn": "DQN (RL Zoo)", "qr-dqn": "QR-DQN (RL Zoo)", "ppo": "PPO (RL Zoo)", "sac": "SAC (RL Zoo), any torque"}
 COLOURS = {
     "BDPI": "#0072b2",
@@ -102,8 +104,10 @@ def main() -> None:
         for name, of_agent in runs.items():
             rows.append([task, *reached(of_agent, TASKS[task][0], name)])
     report = load([ROOT / "results" / "scales" / "report"])
+    second = load([ROOT / "results" / "scales" / "report-2"])
     for threshold in (100.0, 200.0):
-        rows.append(["LunarLander-v3", *reached(histories(report, "LunarLander-v3"), threshold, "BDPI")])
+        for name, runs in (("BDPI", report), (f"BDPI, {SECOND}", second)):
+            rows.append(["LunarLander-v3", *reached(histories(runs, "LunarLander-v3"), threshold, name)])
     header = ["task", "threshold", "agent", "runs that reach it", "median steps until then", "median episodes"]
     print_table([*header, "steps made"], rows)
     rows = []
@@ -115,14 +119,34 @@ def main() -> None:
     print_table(["task", "episodes", "mean return", "lowest run"], rows)
     docked = [np.flatnonzero(history.returns[:100] > 50) for history in histories(report, "Table-v0")]
     print(f"Table-v0: {sum(len(found) > 0 for found in docked)} of {len(docked)} runs dock by episode 100\n")
+    print_table(
+        ["task", "steps", "score", "unit of the environment", "within", "return in the last fifth"],
+        units(report, second),
+    )
+
+
+def units(report: Results, second: Results) -> list[list[str]]:
+    """Scores of all tasks, and of those in other units whether they are within the interval of the unscaled runs."""
     rows = []
-    for task in sorted(report):
-        plain = tasks.find(task.split("@")[0])
-        total = total_of(task, report[task])
-        scores = np.array([history.score(plain.task, total) for history in histories(report, task)])
-        finals = np.array([history.final(total) for history in histories(report, task)])
-        rows.append([task, str(total), text(interval(scores), 2), text(interval(finals), 1)])
-    print_table(["task", "steps", "score", "return in the last fifth"], rows)
+    both = [(task, task, report) for task in report] + [
+        (task, f"{task}, {SECOND}" if task in report else task, second) for task in second
+    ]
+    for task, name, results in sorted(both, key=lambda each: each[1]):
+        plain = task.split("@")[0]
+        total = total_of(task, results[task])
+        if task != plain:
+            total = min(total, total_of(plain, report[plain]))
+        scores, unscaled = (
+            np.array([history.score(tasks.find(plain).task, total) for history in histories(*each)])
+            for each in ((results, task), (report, plain))
+        )
+        cells = ["", ""]
+        if task != plain:
+            expected = interval(unscaled)
+            cells = [text(expected, 3), "yes" if expected[1] <= scores.mean() <= expected[2] else "no"]
+        finals = np.array([history.final(total) for history in histories(results, task)])
+        rows.append([name, str(total), text(interval(scores), 3), *cells, text(interval(finals), 1)])
+    return rows
 
 
 def reached(runs: list[History], threshold: float, name: str) -> list[str]:

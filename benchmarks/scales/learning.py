@@ -50,7 +50,9 @@ def initial_networks(
     return critics, network()
 
 
-def evaluate(parameters: Tensor, sizes: tuple[int, int, int], inputs: Tensor, one_hot: bool) -> Tensor:
+def evaluate(
+    parameters: Tensor, sizes: tuple[int, int, int], inputs: Tensor, one_hot: bool, relu: bool = False
+) -> Tensor:
     """Outputs (..., A) of networks (..., P), each for one observation: (..., I), or (...) state numbers."""
     n_in, hidden, n_out = sizes
     flat = parameters.reshape(-1, parameters.shape[-1])
@@ -61,7 +63,7 @@ def evaluate(parameters: Tensor, sizes: tuple[int, int, int], inputs: Tensor, on
         y = first.gather(2, states) + parts[1].unsqueeze(2)
     else:
         y = torch.baddbmm(parts[1].unsqueeze(2), first, inputs.reshape(-1, n_in, 1))
-    y = torch.baddbmm(parts[3].unsqueeze(2), second, y.tanh())
+    y = torch.baddbmm(parts[3].unsqueeze(2), second, y.relu() if relu else y.tanh())
     return y.view(*parameters.shape[:-1], n_out)
 
 
@@ -96,8 +98,12 @@ class Learning:
         rule = Conservative()
         if not is_suitable(self.sizes, space.one_hot, self.batch_size, 0.0):
             raise ValueError(f"{name}: the kernels cannot train networks of {self.sizes}")
-        self._hyperparameters = Hyperparameters(first.critic_iterations, first.fit_steps, actor_rule=rule)
-        self._networks = FusedNetworks(self.sizes, self.sizes, space.one_hot, relu=False, runs=sharing)
+        #: launches of the critics' kernel in an epoch, each with batches of its own
+        self._launches = first.critic_iterations if first.fresh else 1
+        iterations = first.critic_iterations // self._launches
+        self._hyperparameters = Hyperparameters(iterations, first.fit_steps, actor_rule=rule)
+        self._networks = FusedNetworks(self.sizes, self.sizes, space.one_hot, first.relu, runs=sharing)
+        self._relu = first.relu
         self._initial = [initial_networks(seed, self.sizes, self.n_critics) for seed in seeds]
         self._candidates = candidates
         self._name, self._steps = name, steps
@@ -110,6 +116,7 @@ class Learning:
         self._ages = np.zeros(count, np.int64)  # steps since the beginning of the episode
         self._resets = np.array([candidate.reset_every for candidate in candidates])
         self._draws = Draws(candidates, zlib.crc32(name.encode()))
+        self._novelty = Novelty(candidates, space, steps)
 
     def allocate(self) -> None:
         """Make tensors, in the thread that uses them."""
@@ -153,6 +160,8 @@ class Learning:
             "sizes": ((count,), np.float32),
             "scales": ((count, 2 * space.inputs + 2), np.float32),
             "draws_anew": ((count,), np.bool_),
+            "is_greedy": ((count,), np.bool_),
+            "weights": ((count,), np.float64),
         }
         if len(self._longer):
             parts |= {"earlier": (earlier, np.int64), "is_earlier": (earlier, np.bool_)}
@@ -177,6 +186,9 @@ class Learning:
         self._sharing = torch.as_tensor(np.flatnonzero(shares < 1), device=device)
         self._shares = torch.as_tensor(shares[shares < 1], device=device).float().view(-1, 1, 1)
         self._sharing_capacities = torch.as_tensor(self._capacities[shares < 1], device=device).view(-1, 1, 1)
+        balanced = [run for run, candidate in enumerate(self._candidates) if candidate.balance]
+        self._balanced = torch.tensor(balanced, dtype=torch.int64, device=device)
+        self._sums = torch.full((len(balanced), capacity), math.inf, dtype=torch.float64, device=device)
         bounds = [1 / math.sqrt(n) for n in self.sizes[:2]]
         n_last = self._n_last
         self._bounds = torch.tensor([bounds[0]] * (critics.shape[-1] - n_last) + [bounds[1]] * n_last, device=device)
@@ -207,6 +219,7 @@ class Learning:
         """Send observations on which to act, and which runs draw new random numbers for that."""
         self._there.arrays["current"][:] = observations
         self._there.arrays["draws_anew"][:] = draws_anew
+        self._there.arrays["is_greedy"][:] = self._draws.is_greedy
         self._there.send()
 
     def store(self, observations: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -220,6 +233,8 @@ class Learning:
         for name in ("actions", "rewards", "discounts"):
             there[name][:] = arrays[name]
         there["next_observations"][:] = arrays["final"]
+        there["rewards"] += self._novelty.add(arrays, there["scales"][:, -1])
+        there["weights"][:] = self._novelty.weights
         first = np.arange(self.runs) * capacity
         there["places"][:] = first + self.added % self._capacities
         there["sizes"][:] = np.minimum(self.added + 1, self._capacities)
@@ -233,6 +248,8 @@ class Learning:
         self._networks.remember(self.memory, self._new, self._there.tensors["places"], self.runs)
         if len(self._longer):
             self._lengthen()
+        if len(self._balanced):
+            self._sums[:, self.added] = self._there.tensors["weights"][self._balanced]
         self.added += 1
 
     def _lengthen(self) -> None:
@@ -252,6 +269,9 @@ class Learning:
         """One learning epoch of every run, if there is a batch."""
         if self.added < self.batch_size:
             return
+        for _ in range(self._launches - 1):
+            self._draw()
+            self._train_critics()
         self._draw()
         self.train()
         self.epochs += 1
@@ -261,17 +281,21 @@ class Learning:
 
     def train(self) -> None:
         """An epoch with the batches and in the order that ``tensors`` holds."""
+        self._train_critics()
+        self._networks.train_actor(self.actors, self.memory, self.runs, self.tensors, self._hyperparameters)
+
+    def _train_critics(self) -> None:
         everything = self.memory, self.runs, self.tensors, self._hyperparameters
         with self._streams.let_others_go_first():
             self._networks.train_critics(self.critics, self.active, *everything)
-        self._networks.train_actor(self.actors, *everything)
 
     def act(self) -> None:
         """Draw an action of each run for what it looks at: the first to arrive in a race of exponential times."""
         policy, anew = self.policy(), self._there.tensors["draws_anew"].unsqueeze(1)
         drawn = torch.empty_like(policy).exponential_(generator=self._generator)
         self._race.copy_(torch.where(anew, drawn, self._race))
-        self._answer((policy / self._race).argmax(dim=1))
+        drawn = (policy / self._race).argmax(dim=1)
+        self._answer(torch.where(self._there.tensors["is_greedy"], policy.argmax(dim=1), drawn))
 
     def _answer(self, actions: Tensor) -> None:
         self._back.tensors["actions"].copy_(actions)
@@ -281,16 +305,19 @@ class Learning:
 
     def policy(self) -> Tensor:
         """Probabilities (R, A) for what runs look at."""
-        return evaluate(self.actors.parameters, self.sizes, self._inputs(), self.space.one_hot).softmax(dim=1)
+        return self._evaluate(self.actors.parameters, self._inputs()).softmax(dim=1)
 
     def q_values(self) -> tuple[Tensor, Tensor]:
         """Q_A and Q_B of all critics, (R, C, A), in the networks' units."""
         shape = (self.runs, self.n_critics, 2)
         inputs = self._inputs()
         inputs = inputs.view(self.runs, 1, 1, *inputs.shape[1:]).expand(*shape, *inputs.shape[1:])
-        q = evaluate(self.critics.parameters, self.sizes, inputs, self.space.one_hot)
+        q = self._evaluate(self.critics.parameters, inputs)
         index = self.active.view(*shape[:2], 1, 1).expand(-1, -1, 1, q.shape[-1])
         return q.gather(2, index).squeeze(2), q.gather(2, 1 - index).squeeze(2)
+
+    def _evaluate(self, parameters: Tensor, inputs: Tensor) -> Tensor:
+        return evaluate(parameters, self.sizes, inputs, self.space.one_hot, self._relu)
 
     def choose(self, rule: str) -> None:
         """An action of each run for what it looks at, by one of :data:`deploy.RULES`."""
@@ -321,6 +348,11 @@ class Learning:
         order.copy_(torch.rand(order.shape, generator=self._generator, device=self.device).argsort(dim=1))
         if len(self._sharing):
             batches[self._sharing] = self._draw_shares().int()
+        if len(self._balanced):
+            shape = (len(self._balanced), batches[0].numel())
+            drawn = torch.rand(shape, generator=self._generator, device=self.device, dtype=torch.float64)
+            places = torch.searchsorted(self._sums, drawn * self._sums[:, self.added - 1 : self.added], right=True)
+            batches[self._balanced] = places.clamp_(max=self.added - 1).int().view(-1, *batches.shape[1:])
 
     def _draw_shares(self) -> Tensor:
         """Batches of runs whose critics see only a share of the transitions: the first of a few that they may see."""
@@ -347,6 +379,9 @@ class Learning:
                 for networks in (self.critics, self.actors):
                     state = {name: getattr(networks, name)[run] for name in names}
                     preserve_first_layers(state, before, after, self.sizes[1])
+            if self._candidates[run].novelty and before.return_factor != after.return_factor:
+                rewards = torch.as_tensor(self._novelty.rewards(run, after.return_factor), device=self.device)
+                self.memory.rewards[run, : len(rewards)] = rewards
             same = (before.return_shift, before.return_factor) == (after.return_shift, after.return_factor)
             if same or not before.knows_returns:
                 continue
@@ -383,7 +418,9 @@ class Draws:
     def __init__(self, candidates: Sequence[Candidate], seed: int) -> None:
         self._persistence = np.array([candidate.persistence for candidate in candidates])
         self._until = np.array([candidate.persistence_until or np.inf for candidate in candidates])
-        self._trials = [Trials() if candidate.persistence_trials else None for candidate in candidates]
+        self._trials = [Trials(each.persistence_trials, each.greedy_trials) for each in candidates]
+        #: which runs take the most probable action
+        self.is_greedy = np.zeros(len(candidates), np.bool_)
         self._generator, self._steps = np.random.default_rng(seed), 0
         self._returns, self._means = np.zeros(len(candidates)), np.ones(len(candidates))
         self._begin_episodes(np.arange(len(candidates)))
@@ -397,39 +434,111 @@ class Draws:
         return ended | (self._generator.random(len(means)) * means < 1)
 
     def _begin_episodes(self, runs: NDArray[np.int64]) -> None:
-        """Choose the mean time for which numbers are kept in the next episode of these runs."""
+        """Choose how the next episode of these runs draws: the mean time for which numbers are kept, or greedily."""
         for run in runs.tolist():
-            keeps, trials = True, self._trials[run]
-            if trials is not None:
-                if self._steps:
-                    trials.add(float(self._returns[run]))
-                keeps = trials.choose(self._generator)
+            trials = self._trials[run]
+            if self._steps:
+                trials.add(float(self._returns[run]))
+            keeps, self.is_greedy[run] = trials.choose(self._generator)
             self._returns[run] = 0.0
             self._means[run] = self._persistence[run] ** self._generator.random() if keeps else 1.0
 
 
 class Trials:
-    """Whether to keep random numbers in an episode, by what episodes with and without that were worth."""
+    """How an episode draws its actions, by what such episodes were worth.
+
+    :param keeps: tries whether to keep random numbers; otherwise always does
+    :param greedy: tries the most probable actions
+    """
 
     WINDOW, FEWEST, SELDOM = 10, 3, 0.05
+    GREEDY_SELDOM, GREEDY_OFTEN = 0.1, 0.8
 
-    def __init__(self) -> None:
-        self._returns: dict[bool, deque[float]] = {keeps: deque(maxlen=self.WINDOW) for keeps in (False, True)}
-        self._keeps = False
+    def __init__(self, keeps: bool = True, greedy: bool = False) -> None:
+        self._tries_keeping, self._tries_greedy = keeps, greedy
+        self._without, self._kept, self._drawn, self._greedy = (deque[float](maxlen=self.WINDOW) for _ in range(4))
+        self._now = [self._without, self._drawn]
 
     def add(self, value: float) -> None:
         """The return of the episode that was chosen for."""
-        self._returns[self._keeps].append(value)
+        for returns in self._now:
+            returns.append(value)
 
-    def choose(self, generator: np.random.Generator) -> bool:
-        """Whether the next episode keeps them."""
-        without, kept = self._returns[False], self._returns[True]
-        if min(len(without), len(kept)) < self.FEWEST:
+    def choose(self, generator: np.random.Generator) -> tuple[bool, bool]:
+        """Whether the next episode keeps them, and whether it is greedy."""
+        if self._tries_greedy:
+            is_better = self._greedy and self._drawn and np.mean(self._greedy) > np.mean(self._drawn)
+            if generator.random() < (self.GREEDY_OFTEN if is_better else self.GREEDY_SELDOM):
+                self._now = [self._greedy]
+                return False, True
+        without, kept = self._without, self._kept
+        if not self._tries_keeping:
+            share = 1.0
+        elif min(len(without), len(kept)) < self.FEWEST:
             share = 0.5 if len(without) == len(kept) else float(len(kept) < len(without))
         else:
             share = self.SELDOM if np.mean(kept) < np.mean(without) else 0.5
-        self._keeps = bool(generator.random() < share)
-        return self._keeps
+        keeps = bool(generator.random() < share) if self._tries_keeping else True
+        self._now = [self._kept if keeps else self._without, self._drawn]
+        return keeps, False
+
+
+class Novelty:
+    """What it is worth to come to a cell of the observation space that was seldom seen, where rewards are rare; and how
+    often transitions are drawn that lead there.
+
+    :param candidates: one per run
+    :param space: of the task
+    :param steps: as many as there can be
+    """
+
+    CELLS = 1000
+
+    def __init__(self, candidates: Sequence[Candidate], space: Space, steps: int) -> None:
+        self._candidates, self._space = candidates, space
+        self._runs = [run for run, candidate in enumerate(candidates) if candidate.novelty or candidate.balance]
+        #: sums of the weights of all transitions so far
+        self.weights = np.zeros(len(candidates))
+        self._counts: dict[int, dict[tuple[int, ...], int]] = {run: {} for run in self._runs}
+        self._raw = {run: np.zeros(min(candidates[run].capacity, steps), np.float32) for run in self._runs}
+        self._bonuses = {run: np.zeros_like(raw) for run, raw in self._raw.items()}
+        self._n_rewarded = np.zeros(len(candidates), np.int64)
+        self._steps = 0
+        if self._runs and not space.one_hot:
+            if not np.isfinite([space.low, space.high]).all():
+                raise ValueError("novelty: for tasks with state numbers or finite bounds")
+            self._bins = max(2, round(self.CELLS ** (1 / space.inputs)))
+
+    def add(self, arrays: Mapping[str, NDArray[Any]], factors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What the step of each run is worth in addition, in the environment's units.
+
+        :param arrays: see :class:`workers.Environments`
+        :param factors: of returns
+        """
+        extra = np.zeros(len(self._candidates), np.float32)
+        self._n_rewarded += arrays["rewards"] != 0
+        for run in self._runs:
+            cell, counts = self._cell(arrays["final"][run]), self._counts[run]
+            counts[cell] = counts.get(cell, 0) + 1
+            candidate, at = self._candidates[run], self._steps % len(self._raw[run])
+            is_rare = self._n_rewarded[run] < candidate.rare * (self._steps + 1)
+            bonus = candidate.novelty / math.sqrt(counts[cell]) if is_rare else 0.0
+            self.weights[run] += counts[cell] ** -candidate.balance
+            self._raw[run][at], self._bonuses[run][at] = arrays["rewards"][run], bonus
+            extra[run] = bonus / factors[run]
+        self._steps += 1
+        return extra
+
+    def rewards(self, run: int, factor: float) -> NDArray[np.float32]:
+        """All that this run's memory holds, with a new factor of returns."""
+        size = min(self._steps, len(self._raw[run]))
+        return self._raw[run][:size] + self._bonuses[run][:size] / np.float32(factor)
+
+    def _cell(self, observation: Any) -> tuple[int, ...]:
+        if self._space.one_hot:
+            return (int(observation),)
+        share = (observation - self._space.low) / (self._space.high - self._space.low)
+        return tuple(np.minimum((share * self._bins).astype(int), self._bins - 1).tolist())
 
 
 def hashed(counters: Tensor, critics: Tensor) -> Tensor:

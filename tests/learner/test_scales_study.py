@@ -14,7 +14,7 @@ from scales import loop, tasks, workers
 from scales.analyse import History
 from scales.candidates import Candidate
 from scales.deploy import choose
-from scales.learning import Draws, Learning, Trials, initial_networks
+from scales.learning import Draws, Learning, Novelty, Trials, initial_networks
 from scales.scaling import RunScales, preserve_first_layers
 
 DEVICE = torch.device("cuda" if nvrtc.is_available() else "cpu")
@@ -267,9 +267,92 @@ def test_random_numbers_are_kept_as_long_as_that_costs_nothing(cost, share):
     trials, generator = Trials(), np.random.default_rng(0)
     kept = []
     for _ in range(2000):
-        kept.append(trials.choose(generator))
-        trials.add(-cost * kept[-1])
+        keeps, is_greedy = trials.choose(generator)
+        assert not is_greedy
+        kept.append(keeps)
+        trials.add(-cost * keeps)
     assert np.mean(kept[20:]) == pytest.approx(share, abs=0.04)
+
+
+@pytest.mark.parametrize(("gain", "share"), [(0.0, 0.1), (1.0, 0.8), (-1.0, 0.1)])
+def test_greedy_episodes_are_many_where_they_are_worth_more(gain, share):
+    trials, generator = Trials(greedy=True), np.random.default_rng(0)
+    greedy = []
+    for _ in range(2000):
+        greedy.append(trials.choose(generator)[1])
+        trials.add(gain * greedy[-1])
+    assert np.mean(greedy[40:]) == pytest.approx(share, abs=0.04)
+
+
+def test_a_greedy_episode_takes_the_most_probable_action():
+    learning = make_learning([Candidate(**SMALL), Candidate(**SMALL, greedy_trials=True)])
+    learning._draws.is_greedy[1] = True
+    taken = []
+    for _ in range(50):
+        with learning.work():
+            learning.look(np.full((2, 3), 0.3, np.float32))
+            learning.act()
+        taken.append(learning.wait().copy())
+    taken = np.array(taken)
+    assert len(set(taken[:, 0])) == 2
+    assert set(taken[:, 1]) == {int(learning.policy()[1].argmax())}
+
+
+def test_fresh_batches_are_one_iteration_each():
+    fresh, once = make_learning([Candidate(**SMALL, fresh=True)]), make_learning([Candidate(**SMALL)])
+    for learning in (fresh, once):
+        drawn = []
+        train = learning._train_critics
+        learning._train_critics = lambda drawn=drawn, learning=learning, train=train: (
+            drawn.append(learning.tensors.batches.clone()),
+            train(),
+        )
+        with learning.work():
+            for seen, arrays in made_up(1, 20):
+                learning.store(seen, arrays)
+            learning.epoch()
+        learning.wait()
+        assert learning.critics.steps.tolist() == [[[2, 2], [2, 2]]]
+        assert learning.actors.steps.tolist() == [4]
+        assert len(drawn) == (2 if learning is fresh else 1)
+    assert not torch.equal(fresh.critics.parameters, once.critics.parameters)
+
+
+def test_seldom_seen_cells_are_drawn_more_often():
+    space = tasks.Space(1, 2, False, np.array([0.0]), np.array([1.0]))
+    learning = make_learning([Candidate(**SMALL), Candidate(**SMALL, balance=1.0)], space=space)
+    with learning.work():
+        for step in range(50):
+            final = np.full((2, 1), 0.9 if step == 20 else 0.1, np.float32)
+            arrays = {"observations": final, "final": final, "actions": np.zeros(2), "ended": np.zeros(2, bool)}
+            arrays |= {"rewards": np.zeros(2), "discounts": np.full(2, 0.9)}
+            learning.store(final, arrays)
+        drawn = []
+        for _ in range(100):
+            learning._draw()
+            drawn.append(learning.tensors.batches.cpu().numpy().copy())
+    shares = (np.stack(drawn) == 20).mean(axis=(0, 2, 3))
+    harmonic = np.sum(1 / np.arange(1, 50))
+    assert shares == pytest.approx([1 / 50, 1 / (1 + harmonic)], abs=0.02)
+    assert np.stack(drawn).max() == 49
+
+
+def test_seldom_seen_cells_are_worth_more_in_units_of_the_networks():
+    space = tasks.Space(2, 2, False, np.array([-1.0, 0]), np.array([1.0, 2]))
+    novelty = Novelty([Candidate(rare=0.5, novelty=0.3), Candidate()], space, 20)
+    arrays = {"rewards": np.zeros(2), "final": np.array([[0.5, 1], [0.5, 1]])}
+    factors = np.float32([0.1, 0.1])
+    found = [novelty.add(arrays, factors) for _ in range(4)]
+    np.testing.assert_allclose([row[0] for row in found], 3 / np.sqrt([1, 2, 3, 4]), rtol=1e-6)
+    assert all(row[1] == 0 for row in found)
+    arrays["final"] = np.array([[-0.5, 1], [0.5, 1]])
+    assert novelty.add(arrays, factors)[0] == pytest.approx(3)
+    arrays["rewards"][0] = 7
+    extra = [novelty.add(arrays, factors)[0] for _ in range(6)]
+    assert extra[-1] == 0  # half of the steps have a reward: it is no longer rare
+    expected = np.array([0.3 / np.sqrt(k) for k in (1, 2, 3, 4, 1)])
+    np.testing.assert_allclose(novelty.rewards(0, 2.0)[:5], expected / 2, rtol=1e-6)
+    assert novelty.rewards(0, 2.0)[-1] == 7
 
 
 def test_critics_begin_anew_in_turn():
