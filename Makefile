@@ -6,17 +6,21 @@ INSTALLED := $(VENV)/.installed
 WITH_CUDA := $(VENV)/.installed-cuda
 
 .PHONY: help setup train test test-all test-gpu lint bench bench-gpu bench-population bench-robot bench-store demonstrations asynchronous precision \
-        sanitize figures learning clean
+        sanitize figures learning docs lock clean
 
 help: ## What can be done here
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## Virtual environment, compiled learner, package
 
-# Python changes need no new installation (it is editable); C++ and dependency changes do.
-$(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*) src/bdpi/learner/rules/rules.hpp src/bdpi/learner/rules/rules.hpp
+# Python changes need no new installation (it is editable); C++ and dependency changes do. Where requirements.lock is for this
+# Python and system, all that it has is installed by hash first. PyTorch, of which there are several builds, is not in it.
+IS_LOCKED := import platform, sys; sys.exit((sys.platform, platform.machine(), sys.version_info[:2]) != ("linux", "x86_64", (3, 11)))
+$(INSTALLED): pyproject.toml constraints.txt requirements.lock CMakeLists.txt $(wildcard cpp/*) src/bdpi/learner/rules/rules.hpp
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
+	@! $(BIN)/python -c '$(IS_LOCKED)' || \
+	  $(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
@@ -83,6 +87,16 @@ figures: $(INSTALLED) ## The README's figure and docs/results.md, from the runs 
 
 learning: $(INSTALLED) ## Learning results of all agents (hours; can be stopped and started again)
 	@$(BIN)/python benchmarks/learning.py
+
+docs: $(INSTALLED) ## The documentation site in build/site, with all links checked; to be read without a network
+	@$(BIN)/mkdocs build --strict
+
+lock: $(INSTALLED) ## Write requirements.lock anew, from what pyproject.toml and constraints.txt allow today
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip compile --quiet --extra dev --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  -c constraints.txt --no-header --no-annotate pyproject.toml | \
+	  awk '/^[a-z]/ {kept = !/^(torch|triton|nvidia-|cuda-)/} kept' > build/requirements.lock
+	@mv build/requirements.lock requirements.lock
 
 clean: ## Remove what the other targets made, except runs/
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
