@@ -6,14 +6,18 @@ syncs it, as ext4 does. ``forgotten``: names go back, too, to when their folder 
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 MODELS = ("lost", "flushed", "forgotten")
+Check = Callable[[Path, int, Path], None]
 MARK = "MARK-"  # what a scenario creates, to say that something is safe from now on
 
 
@@ -26,16 +30,21 @@ class Record:
     path: str
 
 
-def record(scenario: str, root: Path, work: Path) -> list[Record]:
-    """What a Python program does below ``root``, a new folder that it finds in ``sys.argv[1]``."""
-    library, log = work / "recorder.so", work / "log"
-    source = Path(__file__).with_name("recorder.c")
+def compiled(work: Path) -> Path:
+    """The library that records."""
+    library, source = work / "recorder.so", Path(__file__).with_name("recorder.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl", "-lpthread"], check=True)
+    return library
+
+
+def record(scenario: str, rounds: int, root: Path, work: Path) -> list[Record]:
+    """What a scenario does below ``root``, a new folder."""
+    log = work / "log"
     root.mkdir()
-    helpers = Path(__file__).parents[1] / "agents"
-    environment = {**os.environ, "LD_PRELOAD": str(library), "CRASH_ROOT": str(root), "CRASH_LOG": str(log)}
-    environment |= {"PYTHONPATH": str(helpers), "BDPI_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", scenario, str(root)], env=environment, check=True, timeout=300)
+    environment = {**os.environ, "LD_PRELOAD": str(compiled(work)), "CRASH_ROOT": str(root), "CRASH_LOG": str(log)}
+    environment |= {"BDPI_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(Path(__file__).with_name("scenarios.py")), scenario, str(root), str(rounds)]
+    subprocess.run(command, env=environment, check=True, timeout=600)
     return list(_parse(log.read_bytes(), str(root)))
 
 
@@ -48,90 +57,127 @@ def _parse(content: bytes, root: str) -> Iterator[Record]:
         yield Record(op, int(inode), int(offset), content[end + 1 : start], path.removeprefix(root).lstrip("/"))
 
 
-@dataclass
 class Disk:
     """Files as programs see them, and as they are after a power failure.
+
+    Files and folders have numbers of their own: those that a file system gives them are given again.
 
     :param root: of the recorded paths
     """
 
-    root: str
-    model: str
-    names: dict[str, int] = field(default_factory=dict)
-    folders: set[str] = field(default_factory=set)
-    content: dict[int, bytes] = field(default_factory=dict)
-    synced: dict[int, bytes] = field(default_factory=dict)
-    kept_names: dict[str, int] = field(default_factory=dict)
-    kept_folders: set[str] = field(default_factory=set)
-    marks: int = 0
+    def __init__(self, root: str, model: str) -> None:
+        self.root, self.model, self.marks = root, model, 0
+        self.numbers, self._inodes = itertools.count(1), dict[int, int]()
+        self.content, self.synced = dict[int, bytearray](), dict[int, bytes]()
+        # what is in each folder, by its name; the first one is the root
+        self.folders: dict[int, dict[str, int]] = {0: {}}
+        self.kept: dict[int, dict[str, int]] = {0: {}}
+
+    def _place(self, path: str) -> tuple[dict[str, int], str]:
+        *parents, name = path.split("/")
+        folder = 0
+        for parent in parents:
+            folder = self.folders[folder][parent]
+        return self.folders[folder], name
 
     def apply(self, record: Record) -> None:
         """Do what the program did."""
-        path, inode = record.path, record.inode
-        if record.op == "create" and os.path.basename(path).startswith(MARK):
-            self.marks += 1
-        elif record.op == "create":
-            self.names[path], self.content[inode], self.synced[inode] = inode, b"", b""
-        elif record.op == "write":
-            before = self.content.get(inode, b"").ljust(record.offset, b"\0")
-            self.content[inode] = before[: record.offset] + record.data + before[record.offset + len(record.data) :]
-        elif record.op == "truncate":
-            self.content[inode] = self.content.get(inode, b"")[: record.offset].ljust(record.offset, b"\0")
-        elif record.op == "sync":
-            self.synced[inode] = self.content.get(inode, b"")
+        if record.op in ("write", "sync", "truncate"):
+            self._change(record, self._inodes[record.inode])
         elif record.op == "syncdir":
-            self._keep(path)
-        elif record.op == "unlink":
-            self.names.pop(path, None)
-        elif record.op == "mkdir":
-            self.folders.add(path)
-        elif record.op == "rmdir":
-            self.folders.discard(path)
-        elif record.op == "rename":
-            self._rename(path, record.data.decode().removeprefix(self.root).lstrip("/"))
+            names, name = self._place(record.path)
+            number = names[name] if name else 0
+            self.kept[number] = dict(self.folders[number])
+        elif os.path.basename(record.path).startswith(MARK):
+            self.marks += 1
+        else:
+            self._change_names(record, *self._place(record.path))
 
-    def _rename(self, old: str, new: str) -> None:
-        if old in self.folders:
-            moved = {name for name in self.names if name.startswith(f"{old}/")}
-            for name in moved:
-                self.names[new + name.removeprefix(old)] = self.names.pop(name)
-            inside = {each for each in self.folders if f"{each}/".startswith(f"{old}/")}
-            self.folders = self.folders - inside | {new + each.removeprefix(old) for each in inside}
+    def _change(self, record: Record, number: int) -> None:
+        content, end = self.content[number], record.offset + len(record.data)
+        if record.op == "sync":
+            self.synced[number] = bytes(content)
             return
-        inode = self.names.pop(old)
-        self.names[new] = inode
-        if self.model == "flushed":
-            self.synced[inode] = self.content[inode]
+        content.extend(bytes(max(0, record.offset - len(content))))
+        if record.op == "write":
+            content[record.offset : end] = record.data
+        else:
+            del content[record.offset :]
 
-    def _keep(self, folder: str) -> None:
-        """The names in a folder are safe from now on."""
-        inside = [name for name in self.kept_names if os.path.dirname(name) == folder and name not in self.names]
-        for name in inside:
-            del self.kept_names[name]
-        self.kept_names |= {name: inode for name, inode in self.names.items() if os.path.dirname(name) == folder}
-        self.kept_folders |= {each for each in self.folders if os.path.dirname(each) == folder}
+    def _change_names(self, record: Record, names: dict[str, int], name: str) -> None:
+        if record.op in ("unlink", "rmdir"):
+            del names[name]
+        elif record.op == "mkdir":
+            names[name] = number = next(self.numbers)
+            self.folders[number], self.kept[number] = {}, {}
+        elif record.op == "create":
+            names[name] = self._inodes[record.inode] = number = next(self.numbers)
+            self.content[number], self.synced[number] = bytearray(), b""
+        elif record.op == "rename":
+            there, new = self._place(record.data.decode().removeprefix(self.root).lstrip("/"))
+            there[new] = number = names.pop(name)
+            if self.model == "flushed" and number in self.content:
+                self.synced[number] = bytes(self.content[number])
 
-    def write(self, target: Path) -> None:
+    def write(self, target: Path, folder: int = 0) -> None:
         """Make the files that a power failure would leave now."""
-        forgets = self.model == "forgotten"
-        folders = self.kept_folders if forgets else self.folders
-        for folder in sorted(folders):
-            (target / folder).mkdir(parents=True, exist_ok=True)
-        target.mkdir(parents=True, exist_ok=True)
-        for name, inode in (self.kept_names if forgets else self.names).items():
-            if not name.endswith("-shm") and (target / name).parent.is_dir():
-                (target / name).write_bytes(self.synced.get(inode, b""))
+        target.mkdir()
+        for name, number in (self.kept if self.model == "forgotten" else self.folders)[folder].items():
+            if number in self.folders:
+                self.write(target / name, number)
+            elif not name.endswith("-shm"):
+                (target / name).write_bytes(self.synced[number])
 
 
-def states(records: list[Record], root: Path, model: str, work: Path, every: int) -> Iterator[tuple[int, Path]]:
-    """What is left after a power failure at many moments: how many marks there were, and the folder.
-
-    :param every: so many operations between two moments
-    """
+def states(records: list[Record], root: Path, model: str, work: Path, n: int) -> Iterator[tuple[int, Path]]:
+    """What is left after a power failure at ``n`` moments: how many marks there were, and the folder."""
     disk = Disk(str(root), model)
+    moments = {round(len(records) * (moment + 1) / n) for moment in range(n)}
     for number, each in enumerate(records, 1):
         disk.apply(each)
-        if number % every == 0 or number == len(records):
+        if number in moments:
             target = work / f"{model}-{number}"
             disk.write(target)
             yield disk.marks, target
+
+
+@dataclass
+class Tally:
+    """How many states there were, how many of them are different, and what became of them.
+
+    :param lost: states in which something is missing that was safe
+    :param refused: states with which the program could not go on
+    """
+
+    states: int = 0
+    different: int = 0
+    lost: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+def fail(records: list[Record], root: Path, model: str, work: Path, n: int, check: Check) -> Tally:
+    """Let the power fail at ``n`` moments, and look at what is left. Of states that are the same, at one."""
+    from scenarios import Lost
+
+    tally, known = Tally(), set()
+    for marks, folder in states(records, root, model, work, n):
+        tally.states += 1
+        digest = (marks, _digest(folder))
+        if digest not in known:
+            known.add(digest)
+            tally.different += 1
+            try:
+                check(folder, marks, root)
+            except Lost:
+                tally.lost.append(folder.name)
+            except Exception as error:
+                tally.refused.append(f"{folder.name}: {type(error).__name__}: {error}")
+        shutil.rmtree(folder)
+    return tally
+
+
+def _digest(folder: Path) -> bytes:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        digest.update(str(path.relative_to(folder)).encode() + (path.read_bytes() if path.is_file() else b""))
+    return digest.digest()

@@ -1,10 +1,8 @@
-"""Small files that would take gigabytes or minutes are refused before they do."""
+"""Files that say more than they hold are refused; what that costs is measured in tests/fuzz."""
 
 import gzip
 import io
 import json
-import subprocess
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -91,7 +89,9 @@ def test_bounds_at_the_end_of_their_range_come_back(dtype: type) -> None:
     assert space_of(json.loads(json.dumps(describe(space)))) == space
 
 
-@pytest.mark.parametrize(("name", "value"), [("actions", -1), ("actions", 2), ("observations", 5)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("actions", -1), ("actions", 2), ("observations", 5), ("discounts", 127), ("discounts", -1)]
+)
 def test_a_memory_holds_only_actions_and_states_that_exist(tmp_path: Path, name: str, value: int) -> None:
     agent = quick_agent(Walk(spaces.Discrete(5))).learn(30)
     agent.save_replay_buffer(tmp_path / "replay.npz")
@@ -101,21 +101,3 @@ def test_a_memory_holds_only_actions_and_states_that_exist(tmp_path: Path, name:
     np.savez(tmp_path / "replay.npz", **arrays)
     with pytest.raises(ValueError, match=f"damaged: {name} holds {value}"):
         agent.load_replay_buffer(tmp_path / "replay.npz")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_a_stranger_s_file_stays_within_a_gigabyte(tmp_path: Path) -> None:
-    """5.8 MB that unpack to 6 GB, in a process of its own whose memory is measured."""
-    path = npz(tmp_path / "replay.npz", (1000 << 18,), megabytes=1000)
-    code = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parents[1] / "agents")!r})
-from small import Walk, quick_agent
-try:
-    quick_agent(Walk()).load_replay_buffer({str(path)!r})
-except ValueError:
-    (peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
-    print(peak)  # kB; what getrusage says begins with the memory of the process that started this one
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert int(done.stdout) < 1 << 20, done.stderr

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bdpi import BDPI
 from bdpi.runs.config import Place, RunConfig
 from bdpi.runs.errors import RunError
 from bdpi.runs.job import Job, execute
 from bdpi.runs.results import read_runs, write_archive, write_index
 from bdpi.runs.train import prepare_resumption
+from small import quick_agent
 
 SMALL = {"n_critics": 2, "fit_steps": 1, "batch_size": 8}
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -75,13 +77,26 @@ def test_one_damaged_run_does_not_take_a_report_along(study: Path, how: str) -> 
         prepare_resumption(study / "run0")
 
 
-@pytest.mark.parametrize("name", ["monitor.csv", "config.json", "episode.json"])
+@pytest.mark.parametrize("name", ["monitor.csv", "config.json", "episode.json", "agent.zip", "replay.npz"])
 @pytest.mark.parametrize("how", ["deep", "pipe"])
 def test_no_file_of_a_run_makes_reading_hang(study: Path, name: str, how: str) -> None:
     damage(study / "run0" / name, how)
     with pytest.raises(RunError):
         prepare_resumption(study / "run0", episodes=3)
     assert len(read_runs(study)[1]) in (1, 2)
+
+
+def test_a_run_is_not_recorded_in_a_pipe(study: Path) -> None:
+    os.mkfifo(study / "run0" / "entropy.f32")
+    with pytest.raises(RunError, match=r"entropy\.f32 is not a file"):
+        prepare_resumption(study / "run0", episodes=3)
+
+
+@pytest.mark.parametrize("read", [BDPI.load, lambda path: quick_agent().load_replay_buffer(path)])
+def test_a_pipe_is_no_file_of_an_agent(tmp_path: Path, read: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="is not a file"):
+        read(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("how", ["deep", '{"runs": [[1]]}', '{"runs": [["s", "r", "e", "n", 0, "../../x"]]}'])

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from bdpi.agents.journal import Journal
 from bdpi.runs import recorder
 from bdpi.runs.config import RunConfig
 from bdpi.runs.errors import RunError
 from bdpi.runs.progress import Observer
 from bdpi.runs.train import prepare, prepare_resumption
+from small import quick_agent
 
 SMALL = {"n_critics": 2, "fit_steps": 1, "batch_size": 8}
 BROKEN_AT = 15
@@ -135,3 +138,46 @@ with Stop().on_signals():
         time.sleep(0.5)
     assert "last checkpoint is lost" in process.communicate(timeout=20)[1]
     assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("shape", r"step 15 has shape \(4,\), .* correct one"),
+        ("reward", r"reward of step 15 is an array .* return"),
+        ("four", r"step 15 .* 4 values instead of 5: return"),
+    ],
+)
+def test_learn_in_python_names_what_an_environment_gets_wrong(tmp_path: Path, how: str, said: str) -> None:
+    agent = quick_agent(Broken(how), journal=tmp_path / "robot.sqlite")
+    with pytest.raises(ValueError, match=said) as error:
+        agent.learn(60)
+    assert "\n" not in str(error.value)
+    assert len(agent.replay_buffer) == agent.num_timesteps == BROKEN_AT - 1
+    agent.close_journal()
+    with Journal(tmp_path / "robot.sqlite") as journal:
+        assert len(journal) == BROKEN_AT - 1
+
+
+def test_learn_in_python_warns_once_of_observations_far_outside_their_space() -> None:
+    with pytest.warns(RuntimeWarning, match="step 15 is 1000, far outside its space, from -1 to 1") as warned:
+        quick_agent(Broken("far")).learn(40)
+    assert len([each for each in warned if "far outside" in str(each.message)]) == 1
+
+
+def test_act_and_observe_name_what_they_are_given_wrong() -> None:
+    agent, good = quick_agent(Broken("nothing")), np.zeros(3, np.float32)
+    agent.observe(good, agent.act(good), 1.0, good, False, False)
+    with pytest.raises(ValueError, match=r"shape \(3,\), got shape \(4,\) at step 1: correct it"):
+        agent.act(np.zeros(4, np.float32))
+    with pytest.raises(ValueError, match=r"next observation .* got shape \(4,\) at step 2: correct it"):
+        agent.observe(good, 0, 1.0, np.zeros(4), False, False)
+    with pytest.raises(ValueError, match=r"reward must be a number, got array.* at step 2: give one"):
+        agent.observe(good, 0, np.ones(2), good, False, False)
+    far = np.full(3, 1000, np.float32)
+    with pytest.warns(RuntimeWarning, match="next observation of step 2 is 1000, far outside its space"):
+        agent.observe(good, 0, 1.0, far, False, False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once is enough
+        agent.observe(good, 0, 1.0, far, False, False)
+    assert agent.num_timesteps == 3

@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from bdpi.agents.journal import Journal, JournalError, Transition
+from bombs import shared_pages
 
 SPACES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
 
@@ -65,6 +66,17 @@ def test_a_journal_that_forgets_without_a_word_is_refused(tmp_path: Path) -> Non
         Journal(path, *SPACES)
 
 
+@pytest.mark.parametrize("number", [-5, 0, 2**63 - 1])
+def test_numbers_that_hide_a_transition_or_cannot_be_continued(tmp_path: Path, number: int) -> None:
+    path = made(tmp_path / "robot.sqlite", 2)
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE transitions SET id = ? WHERE id = 2", (number,))
+    connection.commit()
+    connection.close()
+    with pytest.raises(JournalError, match="damaged: its transitions have the numbers"):
+        Journal(path)
+
+
 def test_what_is_written_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Journal(tmp_path / "robot.sqlite", *SPACES) as journal:
         journal.append(step())
@@ -83,37 +95,20 @@ def test_a_log_that_is_removed_is_noticed(tmp_path: Path) -> None:
 
 def test_transitions_that_share_pages_do_not_fill_the_memory(tmp_path: Path) -> None:
     """All rows point to the chain of pages of the first one, which alone is in the file: 0.8 MB that read as 6."""
-    n, size, path = 7, 400_000, tmp_path / "robot.sqlite"
-    size += next(more for more in range(4096) if _local(2 * (size + more) + 16) < 500)  # so that one page has all rows
-    space = spaces.Box(0, 1, (size,), np.uint8)
-    with Journal(path, space, SPACES[1]) as journal:
-        for _ in range(n):
-            journal.append(Transition(np.zeros(size, np.uint8), 0, 0.0, np.zeros(size, np.uint8), False, False))
-    content = bytearray(path.read_bytes())
-    leaf = next(p for p in range(4096, len(content), 4096) if content[p] == 13 and content[p + 4] == n)
-    cells = [leaf + int.from_bytes(content[leaf + 8 + 2 * i : leaf + 10 + 2 * i], "big") for i in range(n)]
-    ends = [cell + 4 + _local(_varint(content, cell)) for cell in cells]  # three bytes of size, one of number
-    first = content[ends[0] : ends[0] + 4]
-    last_page = int.from_bytes(content[ends[1] : ends[1] + 4], "big") - 1  # the last one of the first row
-    for end in ends:
-        content[end : end + 4] = first
-    content[28:32] = last_page.to_bytes(4, "big")  # how many pages there are
-    path.write_bytes(content[: 4096 * last_page])
+    path = shared_pages(tmp_path / "robot.sqlite", 400_000)
     with Journal(path, read_only=True) as journal, pytest.raises(JournalError, match="share"):
         list(journal.steps())
 
 
-def _local(payload: int) -> int:
-    """How much of a row SQLite keeps in the page itself."""
-    least = (4096 - 12) * 32 // 255 - 23
-    most = least + (payload - least) % 4092
-    return most if most <= 4096 - 35 else least
-
-
-def _varint(content: bytearray, start: int) -> int:
-    value = 0
-    for byte in content[start : start + 9]:
-        value = value << 7 | byte & 127
-        if byte < 128:
-            break
-    return value
+@pytest.mark.parametrize("column", ["action", "reward", "discount", "mask", "environment"])
+def test_what_is_too_large_for_its_column_is_not_even_read(tmp_path: Path, column: str) -> None:
+    path = made(tmp_path / "robot.sqlite", 2)
+    connection = sqlite3.connect(path)
+    connection.execute(f"UPDATE transitions SET {column} = zeroblob(1000000) WHERE id = 2")
+    connection.commit()
+    connection.close()
+    with Journal(path, read_only=True) as journal:
+        read = journal._file.rows(0, 10, {"observation": 12, "next_observation": 12, "mask": 2, "next_mask": 2})
+        assert max(len(value) for row in read for value in row if isinstance(value, str | bytes)) < 100
+        with pytest.raises(JournalError, match="transition 2 makes no sense"):
+            list(journal.steps())

@@ -19,6 +19,7 @@ from bdpi.runs.folder import RunFolder
 from bdpi.runs.peer_file import load_peer, save_peer
 from bdpi.runs.play import open_agent
 from bdpi.runs.train import prepare, prepare_resumption
+from bdpi.studies.study import load_study
 
 BDPI = [sys.executable, "-m", "bdpi.cli"]
 
@@ -113,3 +114,34 @@ def test_modules_of_gymnasium_need_no_trust(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "run", "bdpi")
     renamed(folder, environment="gymnasium.envs.classic_control:CartPole-v1")
     assert prepare_resumption(folder.path, episodes=4).config.episodes == 4
+
+
+@pytest.mark.parametrize("name", ["autosave", "journal", "tensorboard_log"])
+def test_a_study_names_no_file_that_its_runs_write(name: str, tmp_path: Path) -> None:
+    mine, table = tmp_path / "thesis.txt", tmp_path / "theirs.yaml"
+    mine.write_text("mine")
+    table.write_text(f"environments: {{c: CartPole-v1}}\nrows: {{one: {{BDPI: {{set: {{{name}: {mine}}}}}}}}}\n")
+    with pytest.raises(RunError, match=name):
+        load_study(str(table)).jobs(tmp_path / "out")
+    assert mine.read_text() == "mine"
+
+
+def test_a_link_in_the_place_of_a_run_that_is_being_replaced_moves_nothing(tmp_path: Path) -> None:
+    mine = tmp_path / "docs" / "thesis.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    folder = run_of(tmp_path / "run", "bdpi")
+    (folder.path / ".successor").symlink_to(mine.parent)
+    with pytest.raises(RunError, match="is a link"):
+        folder.move_successor()
+    assert mine.read_text() == "mine"
+
+
+def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "report").symlink_to(tmp_path / "mine")
+    done = subprocess.run([*BDPI, "report", str(tmp_path / "study")], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "is a link" in done.stderr
+    assert not list((tmp_path / "mine").iterdir())

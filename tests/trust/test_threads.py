@@ -19,7 +19,7 @@ agent = quick_agent(Walk(), n_threads=2, fit_steps=20, n_critics=8).learn(40)
 
 
 def run(code: str) -> str:
-    """In a process of its own, which a deadlock could not take along."""
+    """In a process of its own, which a deadlock could not take along. Nothing is said about leaks in the end."""
     path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "agents")
     done = subprocess.run(
         [sys.executable, "-c", COMMON + textwrap.dedent(code)],
@@ -29,6 +29,7 @@ def run(code: str) -> str:
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+    assert "leaked" not in done.stderr
     return done.stdout
 
 
@@ -74,6 +75,15 @@ def test_a_child_that_is_forked_while_the_agent_learns() -> None:
         """
     )
     assert said.count("forked") == 20
+
+
+def test_a_program_that_ends_while_its_agent_learns() -> None:
+    run(
+        """
+        agent.mine = [agent]  # in a cycle, as an agent is that a callback or a closure knows
+        agent.start_learning()
+        """
+    )
 
 
 def test_actor_and_critics_of_other_sizes_are_refused_in_the_engine() -> None:
