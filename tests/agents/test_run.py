@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFram
 from torch import nn
 
 from bdpi import BDPI, PAPER
+from bdpi.agents.spaces import shift_to_zero
 from small import QUICK, Walk, epochs_of, fingerprint, quick_agent
 
 SPACES = {
@@ -38,8 +39,46 @@ SPACES = {
         }
     ),
 }
+VECTORS = spaces.Dict(
+    {
+        "arm": spaces.Box(-3, 3, (2, 2), np.float64),
+        "counts": spaces.MultiDiscrete([3, 4], start=[1, -2]),
+        "eye": spaces.Box(-1, 1, (3,), np.float32),
+        "room": spaces.Discrete(4, start=1),
+        "switches": spaces.MultiBinary(2),
+    }
+)
 PRECISIONS = ("float32", "bfloat16")
 POLICIES = {"image": "CnnPolicy", "dict": "MultiInputPolicy"}
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_a_dict_of_vectors_is_trained_by_the_native_learner(n_envs, tmp_path):
+    """As PyTorch would, up to rounding, and it is saved and predicts as such."""
+    env = make_vec_env(lambda: Walk(VECTORS), n_envs=n_envs)
+    agents = [quick_agent(env, "MultiInputPolicy", learner=learner).learn(40) for learner in ("auto", "torch")]
+    assert [agent.learner_name for agent in agents] == ["native", "torch"]
+    assert len(agents[0].policy.scales.shift) == 4 + 3  # numbers are scaled, and what is one-hot is not
+    first, second = (agent.agent_learner.state_dict() for agent in agents)
+    for name, tensor in first.items():
+        np.testing.assert_allclose(tensor, second[name], atol=2e-4, err_msg=name)
+    seen = {key: np.stack([VECTORS[key].sample() for _ in range(9)]) for key in VECTORS}
+    chances = [agents[0].agent_learner.probabilities(seen), agents[0].policy.probabilities(seen)]
+    np.testing.assert_allclose(*chances, atol=1e-6)
+    q = [agent.agent_learner.q_values(shift_to_zero(seen, VECTORS)) for agent in agents]
+    np.testing.assert_allclose(*q, atol=1e-3)
+    agents[0].save(tmp_path / "agent")
+    loaded = BDPI.load(tmp_path / "agent", env=env)
+    np.testing.assert_array_equal(loaded.predict(seen, deterministic=True)[0], chances[1].argmax(axis=1))
+
+
+def test_a_dict_learns_as_the_box_of_its_numbers_does():
+    space = spaces.Dict({"a": spaces.Box(-1, 1, (2,), np.float32), "b": spaces.Box(-1, 1, (1,), np.float32)})
+    seen = np.random.default_rng(0).uniform(-1, 1, (500, 3)).astype(np.float32)
+    box = Walk(seen=lambda env, _: seen[env.steps])
+    parts = Walk(space, seen=lambda env, _: {"a": seen[env.steps, :2], "b": seen[env.steps, 2:]})
+    as_box, as_dict = quick_agent(box), quick_agent(parts, "MultiInputPolicy")
+    assert fingerprint(as_box.learn(60)) == fingerprint(as_dict.learn(60))
 
 
 @pytest.mark.parametrize("learner", ["auto", "torch"])
@@ -228,6 +267,8 @@ def test_network_architectures(policy_kwargs):
         ({"net_arch": {"pi": [5], "qf": [7]}}, [7, 2], nn.Tanh),
         ({"features_extractor_class": NatureCNN, "features_extractor_kwargs": {"features_dim": 12}}, [12, 2], nn.ReLU),
         ({"features_extractor_class": NatureCNN, "net_arch": [9]}, [512, 9, 2], nn.Tanh),
+        ({"features_extractor_kwargs": {"features_dim": 64}}, [64, 2], nn.Tanh),
+        ({"features_extractor_kwargs": {"features_dim": 64}, "net_arch": [9]}, [64, 9, 2], nn.Tanh),
     ],
 )
 def test_hidden_units_behind_the_convolutions(kwargs, units, last):
@@ -236,12 +277,6 @@ def test_hidden_units_behind_the_convolutions(kwargs, units, last):
     assert [part.out_features for part in leaves if isinstance(part, nn.Linear)] == units
     assert type([part for part in leaves if not isinstance(part, nn.Identity)][-2]) is last
     agent.learn(20)
-
-
-def test_the_size_of_the_hidden_layer_behind_the_convolutions_has_one_name():
-    kwargs = {"features_extractor_kwargs": {"features_dim": 64}}
-    with pytest.raises(ValueError, match="not features_dim"):
-        quick_agent(Walk(SPACES["image"]), "CnnPolicy", policy_kwargs=kwargs)
 
 
 def test_the_papers_configuration_is_one_word_away():

@@ -120,6 +120,12 @@ def learned(agent: Any, exact: bool) -> Result:
     return {**found, "actions": actions_of(agent)}
 
 
+def learning(stored: Mapping[str, Any]) -> str:
+    """The fingerprint of all that is learned: of every case but those of files, whose layout learns nothing."""
+    learned = {name: result for name, result in stored.items() if not name.startswith("files:")}
+    return hashlib.sha256(json.dumps(learned, sort_keys=True).encode()).hexdigest()[:12]
+
+
 # -- agents
 
 

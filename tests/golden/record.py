@@ -16,7 +16,7 @@ for name, value in {"SDL_VIDEODRIVER": "dummy", "BDPI_NUM_THREADS": "1", "OMP_NU
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / part) for part in ("golden", "agents", "learner")]
 
-from golden_cases import CASES, play  # noqa: E402
+from golden_cases import CASES, learning, play  # noqa: E402
 
 STORED = Path(__file__).with_name("golden.json")
 
@@ -31,6 +31,7 @@ def record(parts: list[str]) -> None:
             stored[name] = found
     lines = [f"{json.dumps(name)}: {json.dumps(stored[name])}" for name in CASES if name in stored]
     STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"LEARNING in src/bdpi/runs/versions.py has to be {learning(stored)!r}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from bdpi.learner import native
-from golden_cases import CASES, play
+from bdpi.runs import versions
+from golden_cases import CASES, learning, play
 
 STORED: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read_text())
 
@@ -43,6 +44,10 @@ def check(found: Any, stored: Any, where: str) -> None:
 
 def test_every_case_is_recorded() -> None:
     assert list(CASES) == list(STORED)
+
+
+def test_runs_say_what_made_them_learn() -> None:
+    assert learning(STORED) == versions.LEARNING
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -29,6 +29,7 @@ from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import Job, check_jobs, episodes_done, execute, status_of
 from bdpi.runs.results import StoredRun, read_run, read_runs, with_archived, write_archive, write_index
 from bdpi.runs.train import prepare_resumption
+from bdpi.runs.versions import LEARNING
 
 SMALL = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 2, "batch_size": 16}
 
@@ -67,6 +68,29 @@ def after(n: int) -> Callable[[], bool]:
     """Asks to stop after n steps."""
     left = iter(range(n))
     return lambda: next(left, None) is None
+
+
+def test_runs_of_one_series_learn_by_code_that_learns_the_same(tmp_path: Path) -> None:
+    first, second, peer = job(tmp_path), job(tmp_path, seed=1), job(tmp_path, "PPO", agent="ppo", hyperparameters={})
+    tally, _ = run_all([first, peer])
+    assert len(tally.done) == 2
+    assert RunFolder(first.folder).read_run()[1].learned_by == {LEARNING}
+    for each in (first, peer):
+        file = RunFolder(each.folder).config
+        file.write_text(file.read_text().replace(LEARNING, "0123456789ab"))
+    tally, _ = run_all([first, peer])
+    assert len(tally.done) == 2  # all that there is was made alike
+    other_peer = job(tmp_path, "PPO", 1, agent="ppo", hyperparameters={})
+    tally, said = run_all([first, second, peer, other_peer])
+    assert tally.done == [first, peer, other_peer]
+    assert list(tally.failed) == [second]
+    assert not second.folder.exists()
+    assert any("0123456789ab" in line and str(first.folder) in line for line in said)
+    elsewhere = job(tmp_path / "elsewhere", seed=1)
+    run_all([elsewhere])
+    runs = [read_run(each.place, each.folder) for each in (first, elsewhere)]
+    with pytest.raises(RunError, match="0123456789ab"):
+        with_archived(runs, tmp_path / "archive")
 
 
 @pytest.fixture(scope="module")
@@ -492,10 +516,14 @@ def children_of(parent: int) -> list[int]:
     return found
 
 
+def forking_servers() -> list[int]:
+    """The server that the executor has started."""
+    return [pid for pid in children_of(os.getpid()) if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def children_training() -> list[int]:
     """The processes of the runs: children of the server that the executor has started, and of no other."""
-    servers = [pid for pid in children_of(os.getpid()) if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return [child for server in servers for child in children_of(server)]
+    return [child for server in forking_servers() for child in children_of(server)]
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
@@ -513,6 +541,30 @@ def test_a_killed_process_is_replaced(tmp_path: Path, expected: dict[Any, Any]) 
     assert len(killed) == 3
     assert not tally.failed
     assert episodes_of(tmp_path, jobs) == expected
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
+def test_a_study_goes_on_when_the_server_that_forks_its_processes_is_killed(tmp_path: Path) -> None:
+    one = job(tmp_path, episodes=40)
+    killed: list[int] = []
+
+    def is_interrupted() -> bool:
+        return one.folder.exists() and RunFolder(one.folder).read().status.state == "interrupted"
+
+    def kill_server(tally: Tally) -> None:
+        if not killed and (one.folder / "monitor.csv").exists():
+            killed.extend(forking_servers())
+            os.kill(killed[0], signal.SIGKILL)
+            end = time.monotonic() + 20
+            while not is_interrupted() and time.monotonic() < end:  # its process saves the run, says so, and ends
+                time.sleep(0.05)
+            assert is_interrupted()
+            time.sleep(2)  # until it has said so, and waits for another run
+
+    tally, _ = run_all([one], make_executor("processes", workers=1), show=kill_server)
+    assert len(killed) == 1
+    assert tally.done == [one]  # not left as it is, interrupted by no one
 
 
 def test_a_run_that_was_killed_while_its_last_files_were_put_in_place_is_completed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise, Retracing
 from bdpi.runs import recorder
 from bdpi.runs.config import RunConfig
 from bdpi.runs.episodes import read_monitor
+from bdpi.runs.errors import RunError
 from bdpi.runs.train import prepare, prepare_resumption
 
 SMALL = {"n_critics": 3, "critic_iterations": 2, "fit_steps": 2, "batch_size": 32, "buffer_size": 150}
@@ -108,6 +109,27 @@ def test_a_killed_run_equals_one_that_was_not(
         done = json.loads((path / "config.json").read_text())["result"]["episodes"]
     assert kills >= least
     assert result_of(path) == whole
+
+
+def test_a_run_that_was_killed_after_its_last_episode_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(recorder, "_CHECKPOINT_SHARE", 1e9)  # after every step, the last one, too
+    session = prepare(plan_of(episodes=2), tmp_path)
+
+    def die(*_: Any) -> None:
+        raise SystemExit
+
+    session._look_back = die  # type: ignore[method-assign]
+    with pytest.raises(SystemExit):
+        session.run()
+    assert session.folder.read().status.state == "running"
+    for _ in range(2):
+        with pytest.raises(RunError, match="already has its 2 episodes"):
+            prepare_resumption(tmp_path)
+        assert session.folder.read().status.state == "finished"
+    assert prepare_resumption(tmp_path, episodes=3).run().status == "finished"
 
 
 class Clock(gym.Env[Any, Any]):

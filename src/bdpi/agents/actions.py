@@ -107,4 +107,4 @@ class Actions:
         new = followed < 0 if starts is None else (followed < 0) | np.asarray(starts, bool)
         followed[new] = policy.generator.integers(0, self._n_critics, int(new.sum()))
         actions = self._preferred(learner, to_arrays(tensors), followed, masks) + first
-        return (actions if is_batch else actions[0]), (followed,)
+        return (actions if is_batch else actions.squeeze(axis=0)), (followed,)

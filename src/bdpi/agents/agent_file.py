@@ -16,7 +16,7 @@ import torch
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces
 
-from bdpi.agents.arguments import settings_of, unknown
+from bdpi.agents.arguments import UNLESS_GIVEN, settings_of, unknown
 from bdpi.agents.encoding import Arrays, Foreign, decode, encode
 from bdpi.agents.environments import make_if_id
 from bdpi.agents.files import File, read_agent, read_parameters, write_agent
@@ -46,6 +46,10 @@ _UNLOADABLE = (
 _ATTRIBUTES = {"learner": "learner_choice", "stats_window_size": "_stats_window_size"}
 #: Arguments that are not even written.
 _NOT_WRITTEN = {"journal", "autosave"}
+#: Of the arguments for users of SB3's DQN, those that are always written.
+_OF_ALL_FILES = {"learning_starts", "n_steps", "optimize_memory_usage"}
+#: Transitions that a learner has room for from the beginning: a batch for each thread.
+_MOST_AT_ONCE = 10**6
 _TYPES: dict[str, type] = {each.__name__: each for each in (bool, int, float, str, dict)}
 
 
@@ -88,7 +92,9 @@ def save_agent(agent: Ensemble, path: File, exclude: Iterable[str], include: Ite
     with agent.learning_held():
         with agent.learning_paused():  # for a moment: ``observe`` waits for it
             agent._settle()
-            values = {name: value for name, value in vars(agent).items() if name in names}
+            values = {
+                name: value for name, value in vars(agent).items() if name in names and not _is_usual(name, value)
+            }
             values |= {
                 f"_{name}": {attribute: getattr(part, attribute) for attribute in part.saved}
                 for name, part in ((name, getattr(agent, name)) for name in agent.parts)
@@ -104,7 +110,8 @@ def save_agent(agent: Ensemble, path: File, exclude: Iterable[str], include: Ite
                 inputs, parts["inputs"] = describe_inputs(known_inputs)
             arrays = _copies({**arrays, **_joined(parts)})
         # The rest is large, and only learning changes it.
-        policy = {name: tensor.cpu().numpy() for name, tensor in agent.policy.state_dict().items()}
+        plain = getattr(agent.policy, "_orig_mod", agent.policy)  # inside of what torch.compile gives
+        policy = {name: tensor.cpu().numpy() for name, tensor in plain.state_dict().items()}
         large = {"learner": agent.agent_learner.learner.state_dict(), "policy": policy}
         if buffer:
             large["replay"] = agent.replay_buffer.held()
@@ -117,6 +124,13 @@ def save_agent(agent: Ensemble, path: File, exclude: Iterable[str], include: Ite
     about: dict[str, Any] = {"class": type(agent).__name__, "bdpi": _version(), "parts": [*large, *parts]}
     about |= {"normalizer": normalizer, "inputs": inputs}
     write_agent(path, {**about, "attributes": attributes}, arrays)
+
+
+def _is_usual(name: str, value: Any) -> bool:
+    """Whether an argument for users of SB3's DQN is as if it were not given; the file is then as without it."""
+    if name == "replay_buffer_class":
+        return str(value.__module__).startswith("bdpi.")
+    return name in {"hindsight", *UNLESS_GIVEN} - _OF_ALL_FILES and value in (None, {})
 
 
 def _inputs_of(agent: Ensemble) -> Inputs | None:
@@ -157,7 +171,7 @@ def load_agent(
     changes: dict[str, Any],
 ) -> AnyAgent:
     """See :meth:`bdpi.agents.ensemble.Ensemble.load`."""
-    document, arrays = read_agent(path, agent_class.__name__)
+    document, arrays = read_agent(path, [each.__name__ for each in agent_class.__mro__])
     try:
         return _from_file(agent_class, document, arrays, env, device, custom_objects, force_reset, changes)
     except _UNLOADABLE as error:
@@ -199,7 +213,10 @@ def _from_file(
         vec_env = agent_class._wrap_env(make_if_id(env), data["verbose"])
         if document.get("normalizer") is not None:
             vec_env = restore_normalizer(vec_env, document["normalizer"], _part_of(arrays, "normalizer"))
-        check_for_correct_spaces(vec_env, data["observation_space"], data["action_space"])
+        try:
+            check_for_correct_spaces(vec_env, data["observation_space"], data["action_space"])
+        except ValueError as error:
+            raise ValueError(f"{error}; give an environment with the spaces that the agent has learned in") from None
         if data["n_envs"] != vec_env.num_envs:  # what was decided for an episode was so for other environments
             n = vec_env.num_envs
             data["_begun"], data["_collector"]["masks"] = False, None
@@ -213,7 +230,7 @@ def _from_file(
     if strange:
         raise ValueError(unknown(agent_class, strange, "load"))
     states = {name: data.pop(f"_{name}") for name in agent.parts}
-    vars(agent).update(data)
+    vars(agent).update(data, agent_class=agent_class.__name__)
     if vec_env is None and document.get("normalizer") is not None:
         agent.kept_normalizer = document["normalizer"], _part_of(arrays, "normalizer")
     if vec_env is None and document.get("inputs") is not None:
@@ -258,6 +275,9 @@ def _check_sizes(data: dict[str, Any], arrays: Arrays, brings_networks: bool) ->
     if not brings_networks:
         check_layers((data["policy_kwargs"] or {}).get("net_arch"), arrays)
         check_inputs(data["observation_space"], arrays)
+    at_once = data["batch_size"] * (data["n_threads"] or 1)
+    if at_once > _MOST_AT_ONCE:
+        raise ValueError(f"batch_size times n_threads is {at_once}, more than {_MOST_AT_ONCE}: give load n_threads=1")
     n_envs, lengths = data["n_envs"], [len(data["_episodes"][name]) for name in ("sums", "steps")]
     if lengths != [n_envs, n_envs]:
         raise ValueError(f"the file is damaged: it has episodes of {lengths[0]} environments instead of {n_envs}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from bdpi.agents.actions import mask_probabilities
-from bdpi.agents.spaces import NativeInputs, is_zero_based, scaled, shift_to_zero
+from bdpi.agents.spaces import NativeInputs, is_zero_based, shift_to_zero
 from bdpi.learner import EpochMetrics, Learner, Transitions
 from bdpi.learner.functional import bind_parameters
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
@@ -52,11 +51,16 @@ class AgentLearner:
         #: that the policy's network shares with the learner, which changes them
         self.actor_parameters: torch.Tensor | None = None
         self._inputs = inputs
-        self._unscaled = None if inputs is None else Scales.none(inputs.size)
         self._space = policy.observation_space
         self._starts_at_zero = is_zero_based(self._space)
+        #: the policy's scales when they were last asked for, and those of all inputs
+        self._known_scales: tuple[Scales, Scales] | None = None
         #: the actor that acts, in NumPy, where it is a perceptron on the CPU, and how it sees observations
         self._acting: tuple[Perceptron, NativeInputs] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy shares no memory with what it is a copy of; see :func:`bdpi.agents.learners.share_actor`."""
+        return {**vars(self), "_acting": None, "actor_parameters": None}
 
     # -- acting -------------------------------------------------------------------------------------------------
 
@@ -79,9 +83,10 @@ class AgentLearner:
         network, inputs = self._acting
         rows = observations if self._starts_at_zero else shift_to_zero(observations, self._space)
         is_ready = inputs.is_float and rows.ndim == 2 and rows.dtype == np.float32
-        seen, scales = rows if is_ready else inputs(rows), self._policy.scales
+        seen = rows if is_ready else inputs(rows)
         (weights, bias), *others = network.layers
-        if len(scales.shift):
+        if not inputs.one_hot:
+            scales = self._all_scales(inputs)
             seen = (seen - scales.shift) * scales.factor
         y: FloatArray = (weights[seen] if inputs.one_hot else seen @ weights) + bias
         for weights, bias in others:
@@ -110,7 +115,17 @@ class AgentLearner:
 
     def _seen(self, observations: Observations) -> Observations:
         """Zero-based observations as the learner predicts from them."""
-        return observations if self._inputs is None else scaled(self._inputs, observations, self._policy.scales)
+        if self._inputs is None:
+            return observations
+        rows = self._inputs(observations)
+        return rows if self._inputs.one_hot else self._all_scales(self._inputs).inputs(rows)
+
+    def _all_scales(self, inputs: NativeInputs) -> Scales:
+        """Of all inputs, as they are now."""
+        scales, known = self._policy.scales, self._known_scales
+        if known is None or known[0] is not scales:
+            known = self._known_scales = scales, inputs.all_scales(scales)
+        return known[1]
 
     # -- learning -----------------------------------------------------------------------------------------------
 
@@ -129,9 +144,7 @@ class AgentLearner:
             if not inputs.is_float or np.ndim(transitions.observations) != 2:  # type: ignore[arg-type]
                 transitions.observations = inputs(transitions.observations)
                 transitions.next_observations = inputs(transitions.next_observations)
-            if not len(scales.shift):  # one-hot inputs have none, and the native learner wants some for each input
-                assert self._unscaled is not None
-                scales = replace(scales, shift=self._unscaled.shift, factor=self._unscaled.factor)
+            scales = self._all_scales(inputs)
         transitions.scales = scales
         return transitions, batches
 
@@ -214,10 +227,14 @@ class AgentLearner:
             if input_size is None:
                 if not (scales.factor == 1).all():
                     return True
-            elif isinstance(observations, dict) or not scales.all_known:
+            elif not scales.all_known:
                 return True
             else:
-                rows = observations[newest].reshape(-1, len(scales.shift))
+                seen = (
+                    self.flat(memory.newest_observations()) if isinstance(observations, dict) else observations[newest]
+                )
+                assert seen is not None
+                rows = seen.reshape(-1, len(scales.shift))
                 if np.maximum.reduce(np.abs((rows - scales.shift) * scales.factor), axis=None) > FAR * input_size:
                     return True
         if size is None:
@@ -227,12 +244,21 @@ class AgentLearner:
         return max(map(abs, memory.rewards[newest].tolist())) * scales.return_factor > FAR * size
 
     def set_scales(self, scales: Scales) -> None:
-        """Have networks see the world by other scales; Q-values in the user's units stay what they are."""
+        """Have networks see the world by other scales; Q-values in the user's units stay what they are.
+
+        :raises ValueError: when no network can say these Q-values by other scales
+        """
         before = self._policy.scales
         if before.knows_returns:
             state = {name: array.copy() for name, array in self.learner.state_dict().items()}
             rescale_critics(state, before, scales, self._policy.last_layer_size, self._policy.n_actions)
-            self.learner.load_state_dict(state)
+            try:
+                self.learner.load_state_dict(state)
+            except RuntimeError as error:
+                raise ValueError(
+                    f"the critics cannot learn returns that are scaled by {scales.return_factor:g}, after "
+                    f"{before.return_factor:g}: {error}. Go on from an earlier agent; the experience is kept."
+                ) from error
         self._policy.set_scales(scales)
 
     # What SB3's save and load ask of anything that they store.
@@ -245,13 +271,23 @@ class AgentLearner:
         """Take over a state; a state of other networks is refused."""
         self.learner.load_state_dict({name: np.asarray(tensor.cpu()) for name, tensor in state.items()})
 
+    def followed(self) -> dict[str, torch.Tensor]:
+        """Of :meth:`state_dict`, what a policy without an actor network follows: critics, or a table."""
+        state = self.learner.state_dict()
+        names = ("actor",) if "actor" in state else ("active", "critics.parameters", "priors")
+        return {name: torch.from_numpy(np.array(state[name])) for name in names}
+
 
 def gather(transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None) -> Transitions:
     """The transitions that ``batches`` names, copied and normalised with the current statistics of ``normalizer``."""
     index = batches.reshape(-1)
 
     def observations(stored: Observations) -> Observations:
-        chosen = {key: part[index] for key, part in stored.items()} if isinstance(stored, dict) else stored[index]
+        chosen = (
+            {key: part.take(index, axis=0) for key, part in stored.items()}
+            if isinstance(stored, dict)
+            else stored[index]
+        )
         return chosen if normalizer is None else normalizer.normalize_obs(chosen)
 
     rewards = transitions.rewards[index]

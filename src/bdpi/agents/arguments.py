@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import warnings
 from collections.abc import Iterable
 from typing import Any, TypedDict
 
@@ -21,8 +22,14 @@ class CommonSettings(TypedDict, total=False):
     buffer_size: int
     batch_size: int
     gamma: float
+    learning_starts: int
+    n_steps: int
+    optimize_memory_usage: bool
     train_freq: int | tuple[int, str]
     gradient_steps: int
+    max_grad_norm: float | None
+    replay_buffer_class: type[Any] | None
+    replay_buffer_kwargs: dict[str, Any] | None
     n_critics: int
     fit_steps: int | None
     policy_kwargs: dict[str, Any] | None
@@ -47,9 +54,19 @@ class Settings(CommonSettings, total=False):
     :param buffer_size: how many transitions are remembered. A larger memory forgets less and reacts more slowly.
     :param batch_size: transitions per batch. Learning starts when there is one batch.
     :param gamma: discount factor
+    :param learning_starts: steps before the first epoch; they are chosen as all others are
+    :param n_steps: rewards that are added up before Q-values are asked for what follows, at most: to the end of an
+        episode, or to where observations do not go on. More spread rare rewards faster, and learn from what was done
+        instead of the best that could be.
+    :param optimize_memory_usage: remember each observation once, which halves the memory that pictures take. Learns the
+        same; not for Dict observations and demonstrations
     :param train_freq: transitions (of each environment) between learning epochs, or ``(n, "episode")``.
         More than 1 saves computation at the cost of samples.
     :param gradient_steps: learning epochs each time, per environment; -1 makes as many as there were transitions
+    :param max_grad_norm: gradients of a network that are longer than this are shortened to it; PyTorch trains then
+    :param replay_buffer_class: SB3's ``HerReplayBuffer`` learns from goals that were not meant, too; a class derived
+        from the agent's own memory (:mod:`bdpi.agents.buffers`) is taken as it is
+    :param replay_buffer_kwargs: its arguments, for instance ``n_sampled_goal``
     :param n_critics: N_c. More critics make learning smoother and exploration more careful, and cost time.
     :param critics_per_step: how many of the critics an epoch trains, picked at random; all if None
     :param critic_iterations: N_t, training iterations per critic and epoch. More extract more from a batch.
@@ -102,8 +119,14 @@ DEFAULTS: Settings = {
     "buffer_size": 20_000,
     "batch_size": 256,
     "gamma": 0.99,
+    "learning_starts": 0,
+    "n_steps": 1,
+    "optimize_memory_usage": False,
     "train_freq": 1,
     "gradient_steps": 1,
+    "max_grad_norm": None,
+    "replay_buffer_class": None,
+    "replay_buffer_kwargs": None,
     "n_critics": 16,
     "critics_per_step": None,
     "critic_iterations": 4,
@@ -129,18 +152,33 @@ DEFAULTS: Settings = {
 }
 #: Arguments that Stable-Baselines3 takes, and keeps.
 OF_SB3 = {"buffer_size", "batch_size", "gamma", "train_freq", "gradient_steps", "policy_kwargs", "stats_window_size"}
-OF_SB3 |= {"tensorboard_log", "verbose", "seed", "device"}
+OF_SB3 |= {"tensorboard_log", "verbose", "seed", "device", "learning_starts", "n_steps"}
+OF_SB3 |= {"replay_buffer_class", "replay_buffer_kwargs", "optimize_memory_usage"}
+#: Arguments that are for users of SB3's DQN, and change nothing by default: files and runs say only what was given.
+UNLESS_GIVEN = {"learning_starts", "n_steps", "optimize_memory_usage", "max_grad_norm"}
+UNLESS_GIVEN |= {"replay_buffer_class", "replay_buffer_kwargs"}
+_NO_TARGETS = "there are no target networks, because the two networks of each critic judge each other"
+_NO_RANDOM_ACTIONS = "no actions are random: the actor, or a critic of many, decides how much is tried out"
+#: Arguments of SB3's DQN that mean nothing here, and why.
+_IGNORED = {
+    **dict.fromkeys(("tau", "target_update_interval"), _NO_TARGETS),
+    **dict.fromkeys(("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"), _NO_RANDOM_ACTIONS),
+}
 _VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def complete(agent_class: type[Any], given: Settings) -> Settings:
-    """The arguments that were given, and the defaults of the others.
+    """The arguments that were given, and the defaults of the others; warns of those that are ignored.
 
     :raises TypeError: for an argument that there is not
     """
-    if strange := given.keys() - DEFAULTS.keys():
+    if strange := given.keys() - DEFAULTS.keys() - _IGNORED.keys():
         raise TypeError(unknown(agent_class, strange, "its constructor"))
-    return {**DEFAULTS, **given}
+    if ignored := [name for name in _IGNORED if name in given]:
+        reasons = "; ".join(dict.fromkeys(_IGNORED[name] for name in ignored))
+        warnings.warn(f"{agent_class.__name__} ignores {', '.join(ignored)}: {reasons}", UserWarning, stacklevel=4)
+    kept: Settings = {name: value for name, value in given.items() if name not in _IGNORED}  # type: ignore[assignment]
+    return {**DEFAULTS, **kept}
 
 
 def common_arguments() -> list[inspect.Parameter]:

@@ -88,8 +88,13 @@ class Background:
         gc.collect()
         gc.freeze()
         # A thread that comes back from C++ while the interpreter ends would take the whole program down.
-        atexit.register(self._end)
+        atexit.register(self._end_with_program)
         self._thread.start()
+
+    def _end_with_program(self) -> None:
+        """What is frozen is not collected: an agent in a cycle of references would outlive the program's last words."""
+        self._end()
+        self._undo_start()
 
     def _end(self) -> None:
         if os.getpid() != self._process:
@@ -107,7 +112,7 @@ class Background:
         self.publish()
 
     def _undo_start(self) -> None:
-        atexit.unregister(self._end)
+        atexit.unregister(self._end_with_program)
         gc.unfreeze()
         sys.setswitchinterval(self._switch_interval)
 

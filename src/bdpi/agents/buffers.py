@@ -11,8 +11,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.vec_env import VecEnv
 
 from bdpi.agents.files import File, refuse_pickle, with_ending
+from bdpi.agents.following import Flat, Following
 from bdpi.agents.journal import Transition
 from bdpi.agents.spaces import is_zero_based, shift_to_zero
 from bdpi.learner import Transitions
@@ -54,11 +56,26 @@ class _Transitions(_Base):
     of their space. ``masks`` and ``next_masks`` exist from the first action mask on; a step without one allows all.
 
     :param gamma: discount factor of ordinary transitions
+    :param n_steps: rewards that a transition of a batch adds up, at most
+    :param optimize_memory_usage: store each observation once
     """
 
-    def __init__(self, *args: Any, gamma: float = 0.99, **kwargs: Any) -> None:
+    #: batches need to know which transitions follow each other
+    looks_ahead = False
+
+    def __init__(
+        self, *args: Any, gamma: float = 0.99, n_steps: int = 1, optimize_memory_usage: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.gamma = gamma
+        self.gamma, self.n_steps = gamma, n_steps
+        #: rows whose transitions do not go on from those of the row before, (rows, n_envs); None: nothing looks ahead
+        self.begins: BoolArray | None = None
+        if self.looks_ahead or n_steps > 1 or optimize_memory_usage:
+            self.begins = np.ones((self.buffer_size, self.n_envs), dtype=bool)
+        if optimize_memory_usage:
+            if isinstance(self.observations, dict):
+                raise ValueError("optimize_memory_usage=True is not for Dict observations")
+            self.next_observations = Following(self.observations)  # type: ignore[assignment]
         self.discounts = np.zeros((self.buffer_size, self.n_envs), dtype=np.float32)
         self.masks: BoolArray | None = None
         self.next_masks: BoolArray | None = None
@@ -102,6 +119,10 @@ class _Transitions(_Base):
                 stored[row] = given.reshape(stored.shape[1:])
         self.actions[row] = (action - self._first_action).reshape(self.n_envs, 1)
         self.rewards[row], self.dones[row] = reward, done
+        if self.begins is not None:
+            begins = self.begins[row] = self._begins(row)
+            if isinstance(self.next_observations, Following):
+                self.next_observations.go_on(row - 1, begins)
         self.pos = row + 1
         if self.pos == self.buffer_size:
             self.pos, self.full = 0, True
@@ -155,11 +176,15 @@ class _Transitions(_Base):
 
         :param steps: the last one is repeated to fill a row of all environments
         """
+        if isinstance(self.next_observations, Following):
+            raise ValueError("optimize_memory_usage=True leaves no room for demonstrations: give it up for them")
         rows = -(-len(steps) // self.n_envs)
         pos, full, added = self.pos, self.full, self._added
         first = len(self._arrays()["actions"])
         for name, array in self._arrays().items():
             self._set_array(name, np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)]))
+        if self.begins is not None:
+            self.begins = np.concatenate([self.begins, np.ones((rows, self.n_envs), dtype=bool)])
         padded = [steps[min(index, len(steps) - 1)] for index in range(rows * self.n_envs)]
         for row in range(rows):
             self.pos = first + row
@@ -182,6 +207,66 @@ class _Transitions(_Base):
         if shown < batch_size:
             parts.append(rng.integers(0, len(self), size=(batches, batch_size - shown)))
         return np.concatenate(parts, axis=1)
+
+    def batches(
+        self, rng: np.random.Generator, size: tuple[int, int], share: float, env: VecEnv | None = None
+    ) -> tuple[Transitions, IntArray]:
+        """Transitions to learn from, and which of them the batches are.
+
+        :param size: see :meth:`draw`, as ``share``
+        :param env: the agent's, for memories that ask it
+        """
+        drawn, held = self.draw(rng, size, share), self.transitions()
+        if self.begins is None:
+            return held, drawn
+        return self._several_steps(held, drawn.reshape(-1)), np.arange(drawn.size).reshape(size)
+
+    def _several_steps(self, held: Transitions, index: IntArray) -> Transitions:
+        """From the transitions at ``index``, as many steps in one as there are, up to ``n_steps``."""
+        rewards, discounts = held.rewards[index], held.discounts[index]
+        last = index.copy()
+        goes_on = np.ones(len(index), dtype=bool)
+        for _ in range(self.n_steps - 1):
+            following, is_there = self._following(last)
+            goes_on &= is_there
+            rewards += np.where(goes_on, discounts * held.rewards[following], 0)
+            discounts = np.where(goes_on, discounts * held.discounts[following], discounts)
+            last = np.where(goes_on, following, last)
+        return Transitions(
+            _map(lambda array: array[index], held.observations),
+            held.actions[index],
+            rewards,
+            discounts,
+            _map(lambda array: array[last], held.next_observations),
+            None if held.masks is None else held.masks[index],
+            None if held.next_masks is None else held.next_masks[last],
+        )
+
+    def _following(self, index: IntArray) -> tuple[IntArray, BoolArray]:
+        """The transitions that come after these, in the order of :meth:`transitions`, and whether there are such."""
+        assert self.begins is not None
+        row, env = index // self.n_envs, index % self.n_envs
+        next_row = row + 1
+        is_newest = next_row == (self.pos or self.buffer_size)
+        next_row[next_row == self.buffer_size] = 0
+        is_newest |= next_row == len(self.begins)
+        next_row[next_row == len(self.begins)] = 0
+        is_there = ~is_newest & ~self.begins[next_row, env]
+        return np.where(is_there, next_row * self.n_envs + env, index), is_there
+
+    def _begins(self, row: int) -> BoolArray:
+        """Which transitions of a row are the first of an episode, or do not go on where those before them ended."""
+        if row == self.buffer_size or (row == 0 and not self.full):
+            return np.ones(self.n_envs, dtype=bool)
+        before = row - 1 if row else self.buffer_size - 1
+        begins = self.dones[before].astype(bool)
+        seen, left = (
+            (each.values() if isinstance(each, dict) else [each])
+            for each in (self.observations, self.next_observations)
+        )
+        for now, then in zip(seen, left, strict=True):
+            begins |= (now[row] != then[before]).reshape(self.n_envs, -1).any(axis=1)
+        return begins
 
     def returns_to_go(self) -> NDArray[np.float64]:
         """The return from each transition held to the end of its episode, or to the last one of it that is held."""
@@ -217,6 +302,8 @@ class _Transitions(_Base):
         seen, following = (
             {key: _flat(part, rows) for key, part in each.items()}
             if isinstance(each, dict)
+            else Flat(each, rows * self.n_envs)
+            if isinstance(each, Following)
             else each[:rows].reshape(-1, *each.shape[2:])
             for each in (self.observations, self.next_observations)
         )
@@ -239,6 +326,10 @@ class _Transitions(_Base):
         whole, _, key = name.partition(".")
         if key:
             getattr(self, whole)[key] = array
+        elif isinstance(getattr(self, whole), Following):
+            following = self.next_observations = Following(self.observations)  # type: ignore[assignment]
+            for row, values in enumerate(array):
+                following[row] = values
         else:
             setattr(self, whole, array)
 
@@ -314,7 +405,7 @@ class _Transitions(_Base):
         if "masks" in loaded and "masks" not in own:
             assert isinstance(self.action_space, spaces.Discrete)
             shape = (len(self.actions), self.n_envs, int(self.action_space.n))
-            own |= {name: np.ones(shape, dtype=bool) for name in ("masks", "next_masks")}
+            own |= {name: np.zeros(shape, dtype=bool) for name in ("masks", "next_masks")}
         if loaded.keys() != own.keys() or position.shape != (2,):
             raise ValueError(f"{where} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
         saved_shape = loaded["actions"].shape
@@ -345,21 +436,34 @@ class _Transitions(_Base):
                 if array.dtype.kind == "f" and not np.isfinite(found).all():
                     raise ValueError(f"{where} is damaged: {whose}{name} holds numbers that are not finite")
                 self._check_range(whose, name, found, where)
-        taken = {
-            name: np.concatenate([loaded[name], array[rows : self.buffer_size], *([shown[name]] if shown else [])])
-            for name, array in own.items()
-        }
+        taken = {}
+        for name, array in own.items():  # zeros, which take no memory before they are overwritten
+            n_shown = len(shown[name]) if shown else 0
+            taken[name] = np.zeros((self.buffer_size + n_shown, *array.shape[1:]), array.dtype)
+            taken[name][:rows] = loaded[name]
+            if shown:
+                taken[name][self.buffer_size :] = shown[name]
         for name, array in taken.items():
             self._set_array(name, array)
         self.n_demonstrations = len(shown["actions"]) * self.n_envs if shown else 0
         self.pos, self.full = pos, bool(full)
         self._added, self._contents = (pos + full * self.buffer_size) * self.n_envs, object()
+        if self.begins is not None:
+            self.begins = np.stack([self._begins(row) for row in range(len(self.actions))])
+            if full:
+                self.begins[pos] = True  # the oldest
+            if isinstance(self.next_observations, Following):
+                for row in range(rows):
+                    self.next_observations.go_on(row - 1, self.begins[row])
 
     def _check_range(self, whose: str, name: str, values: NDArray[Any], where: str) -> None:
-        """Whether actions, and states that are numbered, exist; both are counted from zero here.
+        """Whether actions, and states that are numbered, exist (both are counted from zero here), and discounts.
 
         :raises ValueError: at the first that does not
         """
+        wrong = (values < 0) | (values > 1)
+        if name in ("discounts", "dones", "timeouts") and wrong.any():
+            raise ValueError(f"{where} is damaged: {whose}{name} holds {values[wrong][0]}, which is not from 0 to 1")
         kind, _, key = name.partition(".")
         space: Any = self.action_space if name == "actions" else self.observation_space
         if key:

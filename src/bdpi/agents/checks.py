@@ -62,19 +62,17 @@ def check_learning_rate(name: str, value: Any) -> None:
 
 def check_settings(agent: Ensemble) -> None:
     """The arguments that all agents have in common."""
-    check_learning_rate("learning_rate", agent.learning_rate)
+    if not callable(agent.learning_rate):
+        check_number("learning_rate", agent.learning_rate, 0, low_included=True)  # 0: loaded only to be watched
     if agent.actor_learning_rate is not None:
         check_learning_rate("actor_learning_rate", agent.actor_learning_rate)
     for name in ("buffer_size", "batch_size", "n_critics", "critic_iterations", "fit_steps", "n_threads"):
         if (value := getattr(agent, name)) is not None:
             check_integer(name, value, 1)
-    capacity = agent.buffer_size // agent.n_envs * agent.n_envs
-    if capacity < agent.batch_size:
-        rounded = f" ({capacity} in {agent.n_envs} environments)" if capacity != agent.buffer_size else ""
-        raise ValueError(
-            f"buffer_size must be at least batch_size ({agent.batch_size}), got {agent.buffer_size}{rounded}: "
-            "learning starts when the buffer holds one batch"
-        )
+    check_integer("learning_starts", agent.learning_starts, 0)
+    check_integer("n_steps", agent.n_steps, 1)
+    if agent.max_grad_norm is not None:
+        check_number("max_grad_norm", agent.max_grad_norm, 0)
     check_number("gamma", agent.gamma, 0, 1, low_included=True)
     if agent.critics_per_step is not None:
         check_integer("critics_per_step", agent.critics_per_step, 1, agent.n_critics)
@@ -92,6 +90,19 @@ def check_settings(agent: Ensemble) -> None:
         raise ValueError(f"autosave must be the path of a file, got {agent.autosave!r}")
     check_integer("stats_window_size", agent._stats_window_size, 1)
     check_train_freq(agent.train_freq, agent.n_envs)
+
+
+def check_capacity(agent: Ensemble) -> None:
+    """The replay memory of an agent that learns has room for a batch; one that is loaded to be watched needs none."""
+    for name in ("buffer_size", "batch_size"):
+        check_integer(name, getattr(agent, name), 1)
+    capacity = agent.buffer_size // agent.n_envs * agent.n_envs
+    if capacity < agent.batch_size:
+        rounded = f" ({capacity} in {agent.n_envs} environments)" if capacity != agent.buffer_size else ""
+        raise ValueError(
+            f"buffer_size must be at least batch_size ({agent.batch_size}), got {agent.buffer_size}{rounded}: "
+            "learning starts when the buffer holds one batch"
+        )
 
 
 def warn_of_missing_gpu(device: Any) -> None:
@@ -217,23 +228,31 @@ def check_reward(reward: Any, step: int) -> None:
     """One finite number, also where it is kept, in single precision."""
     array: NDArray[Any] = np.asarray(reward)
     if array.shape != () or array.dtype.kind not in "biuf":
-        raise ValueError(f"the reward must be a number, got {reward!r}")
+        raise ValueError(
+            f"the reward must be a number, got {repr(reward)[:100]} at step {step}: give one number, their sum perhaps"
+        )
     with np.errstate(over="ignore"):
         check_finite("reward", array.astype(np.float32), step, 0)
 
 
-def check_shape(what: str, value: Any, space: spaces.Space[Any]) -> None:
-    """An observation has the shape of its space, and is made of numbers."""
+def check_shape(what: str, value: Any, space: spaces.Space[Any], step: int) -> None:
+    """An observation has the shape of its space, and is made of numbers.
+
+    :param step: its number, for messages
+    """
     if isinstance(space, spaces.Dict):
         if not isinstance(value, dict) or value.keys() != space.spaces.keys():
             raise ValueError(f"the {what} must have the keys {', '.join(space.spaces)}, got {value!r}")
         for key, part in space.spaces.items():
-            check_shape(f"{what}[{key!r}]", value[key], part)
+            check_shape(f"{what}[{key!r}]", value[key], part, step)
         return
     array: NDArray[Any] = np.asarray(value)
     if array.shape != (space.shape or ()) or array.dtype.kind not in "biuf":
         found = f"shape {array.shape}" if array.dtype.kind in "biuf" else repr(value)[:100]
-        raise ValueError(f"the {what} must be numbers of shape {space.shape or ()}, got {found}")
+        raise ValueError(
+            f"the {what} must be numbers of shape {space.shape or ()}, got {found} at step {step}: correct it, or the "
+            "observation space. Everything before this step is kept."
+        )
     # It is kept in the type of the space: what does not fit would become something else, without a word.
     with np.errstate(all="ignore"):
         kept = array.astype(space.dtype)

@@ -17,8 +17,10 @@ from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
 from bdpi.agents.health import N_FIRST, N_RECENT, Returns
 from bdpi.agents.journal import Journal, Transition
+from bdpi.agents.masks import MaskSource, reset_infos
 from bdpi.agents.normalizing import is_fresh, update_normalizer
 from bdpi.agents.spaces import channels_first
+from bdpi.envs.wrappers.checked import warn_if_far
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 
 #: Where infos have the last observation of an episode as it was before ``VecNormalize``.
@@ -54,6 +56,8 @@ class Collector:
         self.n_envs, self.n_actions = n_envs, int(action_space.n)
         #: of the states that the environments are in, (n_envs, n_actions); None: all actions are allowed
         self.masks: BoolArray | None = None
+        #: asks the environments for them
+        self.ask: MaskSource | None = None
         #: that ``act`` was told last
         self.acted_mask: BoolArray | None = None
         #: keeps every transition
@@ -70,6 +74,11 @@ class Collector:
         #: of environments that have made no step since they were reset: whether they gave a mask then
         self._masked_resets: dict[int, bool] = {}
         self._warned_of_lone_masks = False
+        self._warned_of_far = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has no journal, and ``learn`` tells it whom to ask for masks."""
+        return {**vars(self), "journal": None, "journaled": 0, "journal_id": "", "defer": None, "ask": None}
 
     # -- checking -----------------------------------------------------------------------------------------------
 
@@ -81,7 +90,9 @@ class Collector:
         :param reset_infos: of the last resets, where episodes have ended
         :param step: its number, for messages
         """
-        is_plain = self._is_box and not any(dones.tolist()) and all(_SPECIAL.isdisjoint(info) for info in infos)
+        is_asked = self.ask is not None and self.ask.asked is not None
+        is_plain = not is_asked and self._is_box and not any(dones.tolist())
+        is_plain = is_plain and all(_SPECIAL.isdisjoint(info) for info in infos)
         # a sum of numbers is finite only if all of them are
         if is_plain and math.isfinite(np.add.reduce(new_obs, axis=None)) and math.isfinite(sum(rewards.tolist())):
             self._next_masks = self._upcoming_masks = None
@@ -98,7 +109,14 @@ class Collector:
                 checks.check_action(f'info["executed_action"] {where}', info["executed_action"], self.action_space)
         upcoming = [reset_infos[index] if done else infos[index] for index, done in enumerate(dones)]
         next_masks = checks.masks_of(infos, self.action_space, step, ended=dones)
-        self._next_masks, self._upcoming_masks = next_masks, checks.masks_of(upcoming, self.action_space, step)
+        upcoming_masks = self._masks(upcoming, step)
+        if next_masks is None and is_asked and upcoming_masks is not None:
+            # An episode that has ended was reset before its last state could be asked for.
+            next_masks = upcoming_masks | np.asarray(dones, bool)[:, None]
+        self._next_masks, self._upcoming_masks = next_masks, upcoming_masks
+
+    def _masks(self, infos: list[dict[str, Any]], step: int) -> BoolArray | None:
+        return checks.masks_of(infos, self.action_space, step) if self.ask is None else self.ask(infos, step)
 
     def check_observation(self, what: str, observation: Any, environment: int, step: int) -> None:
         """Refuse an observation that cannot be learned from."""
@@ -131,7 +149,7 @@ class Collector:
 
         def checked_step_wait() -> Any:
             new_obs, rewards, dones, infos = step_wait()
-            self.check(new_obs, rewards, dones, infos, inner.unwrapped.reset_infos, count() + self.n_envs)
+            self.check(new_obs, rewards, dones, infos, reset_infos(inner), count() + self.n_envs)
             for info in infos:
                 if "terminal_observation" in info:
                     info[ORIGINAL] = info["terminal_observation"]
@@ -223,7 +241,7 @@ class Collector:
 
     def reset(self, infos: list[dict[str, Any]], step: int) -> None:
         """All environments were reset."""
-        self.masks = checks.masks_of(infos, self.action_space, step)
+        self.masks = self._masks(infos, step)
         self._masked_resets = {}
         self._note_resets(range(self.n_envs), infos)
 
@@ -238,8 +256,10 @@ class Collector:
         :raises ValueError: when it cannot be learned from
         """
         observation = channels_first(observation, self.observation_space)
-        checks.check_shape(what, observation, self.observation_space)
+        checks.check_shape(what, observation, self.observation_space, step)
         self.check_observation(what, observation, 0, step)
+        if not self._warned_of_far:
+            self._warned_of_far = warn_if_far(observation, self.observation_space, f"{what} of step {step}")
         return observation
 
     def given_transition(self, transition: Transition, action_name: str, step: int) -> Transition:

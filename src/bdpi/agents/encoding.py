@@ -16,7 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
-from torch import nn
+from torch import nn, optim
 
 from bdpi.agents.descriptions import describe, space_of
 
@@ -37,11 +37,11 @@ class Foreign:
 
 
 def known_classes() -> dict[str, type]:
-    """Classes that files may name: PyTorch's activations and layers, SB3's feature extractors, our policies."""
+    """Classes that files may name: PyTorch's layers and optimisers, SB3's feature extractors, our policies."""
     from bdpi.agents import policies
 
     found: dict[str, type] = {}
-    for module, base in ((nn, nn.Module), (sb3_layers, nn.Module), (policies, nn.Module)):
+    for module, base in ((nn, nn.Module), (sb3_layers, nn.Module), (policies, nn.Module), (optim, optim.Optimizer)):
         for name, value in vars(module).items():
             if inspect.isclass(value) and issubclass(value, base):
                 found[f"{module.__name__}.{name}"] = value

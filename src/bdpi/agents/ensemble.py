@@ -19,17 +19,22 @@ import warnings
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import is_wrapped, unwrap_wrapper
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, Schedule, TrainFreq
 from stable_baselines3.common.utils import FloatSchedule, get_system_info, should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.her import HerReplayBuffer
 
 from bdpi.agents import checks
 from bdpi.agents.actions import Actions
@@ -41,19 +46,23 @@ from bdpi.agents.background import Background, Idle
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer, stacked
 from bdpi.agents.checkup import WORTH_ANOTHER, Checkup, look
 from bdpi.agents.collector import ORIGINAL, Collector, EpisodeRecord
+from bdpi.agents.copies import restore, state_of
 from bdpi.agents.demonstrations import transitions_of
 from bdpi.agents.draws import Draws
 from bdpi.agents.encoding import Arrays
 from bdpi.agents.environments import make_if_id
 from bdpi.agents.files import File
 from bdpi.agents.health import Finding
+from bdpi.agents.hindsight import HindsightBuffer, hindsight_settings
 from bdpi.agents.inputs import Inputs
 from bdpi.agents.journal import Journal, Transition
 from bdpi.agents.learners import network_learner
+from bdpi.agents.masks import MaskSource, reset_infos
 from bdpi.agents.metrics import diagnostics
 from bdpi.agents.normalizing import update_normalizer
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
 from bdpi.agents.scales import ScaleEstimator
+from bdpi.envs.wrappers.checked import Checked
 from bdpi.envs.wrappers.retracing import CONTINUED
 from bdpi.learner import Hyperparameters, Transitions, native
 from bdpi.learner.arrangement import Precision
@@ -70,6 +79,9 @@ Self = TypeVar("Self", bound="Ensemble")
 Epochs = Generator[tuple[Transitions, IntArray, IntArray, Hyperparameters], EpochMetrics | None, None]
 
 _MOST_DUE = 8  # epochs that learn() lets the background fall behind
+#: What SB3's users may ask for, and what it becomes.
+SB3_MEMORIES = (None, ReplayBuffer, DictReplayBuffer, NStepReplayBuffer, HerReplayBuffer)
+OWN_MEMORIES = (TransitionBuffer, DictTransitionBuffer, HindsightBuffer)
 
 
 class Ensemble(OffPolicyAlgorithm):
@@ -103,6 +115,7 @@ class Ensemble(OffPolicyAlgorithm):
         # of this class
         **dict.fromkeys(("_generator", "_predict_generator"), np.random.Generator),
         **dict.fromkeys(("_epochs_due", "demonstration_share"), float),
+        "hindsight": dict,
         "agent_class": str,
         "_begun": bool,
         "_learned_with_masks": bool,
@@ -120,6 +133,7 @@ class Ensemble(OffPolicyAlgorithm):
     rare_rewards: float
     precision: Precision
     n_threads: int | None
+    max_grad_norm: float | None
     journal: str | os.PathLike[str] | Journal | None
     autosave: str | os.PathLike[str] | None
     autosave_minutes: float
@@ -165,13 +179,14 @@ class Ensemble(OffPolicyAlgorithm):
             policy,
             env,  # type: ignore[arg-type]  # None when an agent is loaded for prediction only
             learning_rate,
-            learning_starts=0,  # BDPI needs no random warm-up: it learns as soon as there is one batch
             sde_support=False,
             support_multi_env=True,
             **{name: value for name, value in given.items() if name in OF_SB3},  # type: ignore[arg-type]
         )
         self.learner_choice: LearnerChoice = given["learner"]
         vars(self).update({name: value for name, value in given.items() if name in Ensemble.__annotations__})
+        #: how goals are replaced in the replay memory; None: they are not
+        self.hindsight: dict[str, Any] | None = None
         #: says whose file it is; read before anything else of a saved agent is
         self.agent_class = type(self).__name__
         #: settings and statistics of the ``VecNormalize`` that the agent learned with, if it was loaded without one
@@ -197,7 +212,16 @@ class Ensemble(OffPolicyAlgorithm):
         self._diagnostics: dict[str, float] = {}
         self._autosave, self._checkup = Autosave(), Checkup()
         if given["_init_setup_model"]:
+            checks.check_capacity(self)
+            checks.check_learning_rate("learning_rate", self.learning_rate)
             self._setup_model()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, see :mod:`bdpi.agents.copies`."""
+        return state_of(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restore(self, state)
 
     # -- set-up -------------------------------------------------------------------------------------------------
 
@@ -206,6 +230,12 @@ class Ensemble(OffPolicyAlgorithm):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        if isinstance(env, gym.Env) and not is_wrapped(env, Checked):  # which says which step was wrong, and why
+            monitor = unwrap_wrapper(env, Monitor)
+            if monitor is None:
+                env = Checked(env)
+            else:
+                monitor.env = Checked(monitor.env)  # inside, where SB3 would have put the Monitor
         wrapped = OffPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
         checks.check_normalization(wrapped)
         return wrapped
@@ -220,10 +250,12 @@ class Ensemble(OffPolicyAlgorithm):
             probe = self.policy_class(self.observation_space, self.action_space, None, **self.policy_kwargs)
             if isinstance(probe, BDPIPolicy) and probe.native_inputs() is not None:
                 self.device = torch.device("cpu")  # where small networks are fastest
-        is_dict = isinstance(self.observation_space, spaces.Dict)
-        self.replay_buffer_class = DictTransitionBuffer if is_dict else TransitionBuffer
-        self.replay_buffer_kwargs = {"gamma": self.gamma}
+        self._choose_memory()
+        given = self.replay_buffer_kwargs, self.n_steps
+        # SB3 warns of n_steps where the memory is not its own.
+        self.replay_buffer_kwargs, self.n_steps = self._memory_arguments(), 1
         super()._setup_model()
+        self.replay_buffer_kwargs, self.n_steps = given
         self.collector = Collector(self.replay_buffer, self.observation_space, self.action_space, self.n_envs)
         self.episodes, self.scale_estimator = EpisodeRecord(self.n_envs), ScaleEstimator()
         normalizer = self._vec_normalize_env
@@ -246,6 +278,37 @@ class Ensemble(OffPolicyAlgorithm):
         self.policy.generator = self._predict_generator
         if self.journal is not None:
             self._open_journal(self.journal)
+
+    def _choose_memory(self) -> None:
+        """What does here as the replay memory that was asked for does in SB3."""
+        asked, kwargs = self.replay_buffer_class, dict(self.replay_buffer_kwargs)
+        if asked is NStepReplayBuffer:
+            self.n_steps = kwargs.get("n_steps", self.n_steps)
+        if asked is HerReplayBuffer:
+            self.hindsight = hindsight_settings(kwargs, self.observation_space)
+        if self.hindsight is not None and self.n_steps > 1:
+            raise ValueError(f"n_steps={self.n_steps} is not possible with HerReplayBuffer: leave n_steps at 1")
+        if asked in SB3_MEMORIES or asked in OWN_MEMORIES:
+            is_dict = isinstance(self.observation_space, spaces.Dict)
+            plain = DictTransitionBuffer if is_dict else TransitionBuffer
+            self.replay_buffer_class = plain if self.hindsight is None else HindsightBuffer
+            self.replay_buffer_kwargs = {}
+        elif not (isinstance(asked, type) and issubclass(asked, TransitionBuffer | DictTransitionBuffer)):
+            raise ValueError(
+                f"replay_buffer_class is {asked!r}: transitions need a discount each, so that it has to be derived "
+                "from TransitionBuffer or DictTransitionBuffer of bdpi.agents.buffers, or be SB3's HerReplayBuffer"
+            )
+
+    def _make_memory(self) -> TransitionBuffer | DictTransitionBuffer:
+        sizes = self.buffer_size, self.observation_space, self.action_space, self.device, self.n_envs
+        arguments = {"optimize_memory_usage": self.optimize_memory_usage, **self._memory_arguments()}
+        memory = self.replay_buffer_class(*sizes, **arguments)  # type: ignore[misc, arg-type]
+        assert isinstance(memory, TransitionBuffer | DictTransitionBuffer)
+        return memory
+
+    def _memory_arguments(self) -> dict[str, Any]:
+        own = {"gamma": self.gamma, "n_steps": self.n_steps}
+        return {**self.replay_buffer_kwargs, **own, **(self.hindsight or {})}
 
     def critic_rule(self) -> CriticRule:
         """How critics move towards their new estimates."""
@@ -276,6 +339,7 @@ class Ensemble(OffPolicyAlgorithm):
             self.prior_scale,
             self.precision,
             critic_rule=critic_rule,
+            max_grad_norm=self.max_grad_norm,
         )
 
     def set_random_seed(self, seed: int | None = None) -> None:
@@ -355,6 +419,7 @@ class Ensemble(OffPolicyAlgorithm):
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         check_arguments(self)
+        checks.check_capacity(self)
         continues = self._last_obs is not None
         self.policy.set_training_mode(False)
         if self._vec_normalize_env is not None:
@@ -364,8 +429,9 @@ class Ensemble(OffPolicyAlgorithm):
                 self._catch_up()
         total_timesteps, callback = super()._setup_learn(*args, **kwargs)
         assert self.env is not None
+        self.collector.ask = MaskSource(self.env, self.action_space)
         if self.num_timesteps == 0 or not continues:  # the environments were reset
-            infos = self.env.unwrapped.reset_infos
+            infos = reset_infos(self.env)
             self.collector.reset(infos, self.num_timesteps)
             new = [index for index, info in enumerate(infos) if not info.get(CONTINUED)]
             self._begin_episodes(np.array(new, dtype=np.int64))
@@ -396,27 +462,27 @@ class Ensemble(OffPolicyAlgorithm):
         """
         callback.on_rollout_start()
         collector, checkup, first = self.collector, self._checkup, int(self.action_space.start)
-        steps, episodes = self._collected
-        while should_collect_more_steps(train_freq, steps, episodes):
+        num_collected_steps, num_collected_episodes = self._collected  # callbacks know them by these names
+        while should_collect_more_steps(train_freq, num_collected_steps, num_collected_episodes):
             with self._background.acting:
                 actions = first + self.actions.pick(
                     self.agent_learner, self._last_obs, collector.masks, self._generator
                 )
             try:
                 new_obs, rewards, dones, infos = env.step(actions)
-                reset_infos, n_ended = env.unwrapped.reset_infos, sum(dones.tolist())
+                begun, n_ended = reset_infos(env), sum(dones.tolist())
                 if self._vec_normalize_env is None:
-                    collector.check(new_obs, rewards, dones, infos, reset_infos, self.num_timesteps + self.n_envs)
+                    collector.check(new_obs, rewards, dones, infos, begun, self.num_timesteps + self.n_envs)
                 self._store_step(actions, new_obs, rewards, dones, infos, n_ended)
-                collector.stepped(dones, infos, reset_infos)
+                collector.stepped(dones, infos, begun)
                 if n_ended:
                     self._begin_episodes(np.flatnonzero(dones), ended=True)
             except BaseException:
                 self._last_obs = None  # the environments may have gone on: the next learn() starts new episodes
                 raise
-            steps += 1
-            episodes += n_ended
-            self._collected = (steps, episodes)
+            num_collected_steps += 1
+            num_collected_episodes += n_ended
+            self._collected = (num_collected_steps, num_collected_episodes)
             self._update_info_buffer(infos, dones)
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
             if self.autosave is not None and not self._background.is_running:  # whose thread looks after it
@@ -426,13 +492,13 @@ class Ensemble(OffPolicyAlgorithm):
 
             callback.update_locals(locals())
             if not callback.on_step():
-                return RolloutReturn(steps * env.num_envs, episodes, continue_training=False)
+                return RolloutReturn(num_collected_steps * env.num_envs, num_collected_episodes, False)
             ended = range(self._episode_num, self._episode_num - n_ended, -1)
             if log_interval is not None and any(number % log_interval == 0 for number in ended):
                 self.dump_logs()
         self._collected = (0, 0)
         callback.on_rollout_end()
-        return RolloutReturn(steps * env.num_envs, episodes, continue_training=True)
+        return RolloutReturn(num_collected_steps * env.num_envs, num_collected_episodes, True)
 
     def _store_step(
         self, actions: IntArray, new_obs: Any, rewards: FloatArray, dones: Any, infos: list[dict[str, Any]], ended: int
@@ -511,8 +577,8 @@ class Ensemble(OffPolicyAlgorithm):
             self._background.make(epochs)
             self._background.wait_until_due(_MOST_DUE)
             self._background.check()
-        elif (held := self.replay_buffer.n_held) >= batch_size:
-            yield from self._learn_epochs(epochs, batch_size, held)
+        elif self._can_learn(batch_size):
+            yield from self._learn_epochs(epochs, batch_size, self.replay_buffer.n_held)
 
     def _compute(self, epochs: Epochs) -> None:
         """Have the agent's own learner compute epochs."""
@@ -563,8 +629,8 @@ class Ensemble(OffPolicyAlgorithm):
         generator, learner, memory = self._generator, self.agent_learner, self.replay_buffer
         n_trained = self.critics_per_step or self.n_critics
         critics = generator.permutation(self.n_critics)[:n_trained]
-        batches = memory.draw(generator, (n_trained, batch_size), self.demonstration_share)
-        transitions, batches = learner.prepare(memory.transitions(), batches, self._vec_normalize_env)
+        drawn = memory.batches(generator, (n_trained, batch_size), self.demonstration_share, self.env)
+        transitions, batches = learner.prepare(*drawn, self._vec_normalize_env)
         diagnose = self._n_updates % DIAGNOSTICS_EVERY == 0
         before = learner.opinions(transitions, batches[0])[0] if diagnose else None
         metrics = yield transitions, batches, critics, hyperparameters
@@ -716,8 +782,9 @@ class Ensemble(OffPolicyAlgorithm):
         self._compute(self._learn_epochs(1, self.batch_size, self.replay_buffer.n_held))
         return True
 
-    def _can_learn(self) -> bool:
-        return self.replay_buffer.n_held >= self.batch_size
+    def _can_learn(self, batch_size: int | None = None) -> bool:
+        has_started = self._n_updates > 0 or self.num_timesteps >= self.learning_starts
+        return has_started and self.replay_buffer.n_held >= (batch_size or self.batch_size)
 
     def add_demonstrations(self, dataset: Any, share: float = 0.25) -> int:
         """Learn from other transitions than the agent's own, too; returns how many there are.
@@ -841,7 +908,8 @@ class Ensemble(OffPolicyAlgorithm):
     ) -> None:
         """As in SB3: networks and all that the learner has, of a saved agent or of :meth:`get_parameters`.
 
-        Learning in the background pauses meanwhile, and goes on with these parameters.
+        Learning in the background pauses meanwhile, and goes on with these parameters. The actor is in both: a
+        "policy" that differs from the agent's is what counts.
 
         :param load_path_or_dict: what :meth:`save` wrote, or parameters by their names
         :param exact_match: nothing may be missing
@@ -849,13 +917,19 @@ class Ensemble(OffPolicyAlgorithm):
         :raises ValueError: for parameters of other networks; nothing changes then
         """
         given: Any = load_path_or_dict if isinstance(load_path_or_dict, dict) else load_parameters(load_path_or_dict)
+        compiled = self.policy
+        self.policy = getattr(compiled, "_orig_mod", compiled)  # of torch.compile, whose parameters have other names
         with self._background.exchanging(self.policy.actor):
             before = copy.deepcopy(super().get_parameters())
             try:
                 super().set_parameters(given, exact_match, device)
+                if "policy" in given and not _same(given["policy"], before["policy"]):
+                    self.policy.load_state_dict(given["policy"], strict=exact_match)
             except Exception as error:
                 super().set_parameters(before)  # type: ignore[arg-type]  # SB3's annotation is wrong
                 raise ValueError(f"the parameters do not fit this agent: {error}") from error
+            finally:
+                self.policy = compiled
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "agent_learner"], []  # what get_parameters and set_parameters are about
@@ -940,6 +1014,8 @@ class Ensemble(OffPolicyAlgorithm):
             run anything when they are read.
         """
         with self.learning_paused():
+            if self.replay_buffer is None:
+                self.replay_buffer = self.collector.memory = self._make_memory()
             self.replay_buffer.load_npz(path)
 
     # -- health -------------------------------------------------------------------------------------------------
@@ -960,6 +1036,10 @@ class Ensemble(OffPolicyAlgorithm):
 
 
 show_all(Ensemble, common_arguments())
+
+
+def _same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name].cpu(), second[name].cpu()) for name in first)
 
 
 def _generators(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:

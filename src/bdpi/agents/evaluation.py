@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.type_aliases import GymEnv
 
-from bdpi.agents.checks import check_integer, masks_of
+from bdpi.agents.checks import check_integer
 from bdpi.agents.ensemble import Ensemble
 from bdpi.agents.environments import make_if_id
+from bdpi.agents.masks import MaskSource, reset_infos
 
 
 def evaluate_policy(
@@ -32,7 +33,7 @@ def evaluate_policy(
     check_integer("n_eval_episodes", n_eval_episodes, 1)
     environments = model._wrap_env(make_if_id(env), verbose=0)
     observations: Any = environments.reset()
-    infos = environments.unwrapped.reset_infos
+    infos, ask = reset_infos(environments), MaskSource(environments, model.action_space)
     n = environments.num_envs
     # Each environment plays its share, else quick episodes would count more than slow ones.
     shares = [(n_eval_episodes + index) // n for index in range(n)]
@@ -41,7 +42,7 @@ def evaluate_policy(
     total, length, played = np.zeros(n), np.zeros(n, dtype=int), np.zeros(n, dtype=int)
     state, begins = None, np.ones(n, dtype=bool)
     while any(played < shares):
-        masks = masks_of(infos, model.action_space, int(length.sum()))
+        masks = ask(infos, int(length.sum()))
         actions, state = model.predict(observations, state, begins, deterministic, masks)
         observations, rewards, begins, infos = environments.step(actions)
         total += rewards
@@ -54,7 +55,7 @@ def evaluate_policy(
                 lengths.append(int(length[index] if episode is None else episode["l"]))
                 played[index] += 1
             total[index], length[index] = 0, 0
-            infos[index] = environments.unwrapped.reset_infos[index]
+            infos[index] = reset_infos(environments)[index]
     if return_episode_rewards:
         return returns, lengths
     return float(np.mean(returns)), float(np.std(returns))

@@ -10,9 +10,8 @@ import io
 import json
 import os
 import pathlib
-import tokenize
 import zipfile
-import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,24 +26,6 @@ FORMAT, VERSION = "bdpi agent", 1
 _DOCUMENT, _ARRAYS = "agent.json", "arrays.safetensors"
 _LARGEST_DOCUMENT = 64 << 20  # bytes
 _PIECE = 1 << 20  # bytes that are written at a time
-
-#: What comes out of NumPy's archives, and of Parquet, when they are damaged, or something else.
-UNREADABLE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    tokenize.TokenError,  # headers of arrays are Python
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    SyntaxError,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,  # encrypted
-    OverflowError,
-    MemoryError,
-    OSError,
-)
 
 File = str | os.PathLike[str] | io.BufferedIOBase
 
@@ -138,16 +119,18 @@ def class_of(path: File) -> str:
     return str(_open(path)[0].get("class"))
 
 
-def read_agent(path: File, class_name: str) -> tuple[dict[str, Any], Arrays]:
+def read_agent(path: File, class_names: Sequence[str]) -> tuple[dict[str, Any], Arrays]:
     """What :func:`write_agent` was given.
 
-    :param class_name: the agent's class
+    :param class_names: the agent's class, then those that it is derived from, whose files it reads, too
     :raises ValueError: for a file that is damaged, foreign, or of another class
     """
     document, arrays = _open(path)
     saved_class = document.get("class")
-    if saved_class != class_name:
-        raise ValueError(f"{path} holds an agent of class {saved_class}; {class_name}.load reads what its save wrote")
+    if saved_class not in class_names:
+        raise ValueError(
+            f"{path} holds an agent of class {saved_class}; {class_names[0]}.load reads what its save wrote"
+        )
     return document, arrays
 
 

@@ -25,6 +25,7 @@ from bdpi.agents.journal_database import JournalDatabase, JournalError
 __all__ = ["LARGEST_REWARD", "Journal", "JournalError", "Transition"]
 
 _CHUNK, _CHUNK_BYTES = 1000, 32 << 20  # rows, and bytes of their observations
+_LARGEST_NUMBER = 1 << 62  # of a transition: SQLite continues the largest of all with random ones
 #: Rewards are learned from in single precision.
 LARGEST_REWARD = float(np.finfo(np.float32).max)
 
@@ -129,7 +130,10 @@ class Journal:
         self._size = sum(part.nbytes for part in self._parts)
         if not file.read_only:
             file.upgrade()
-        self._before = int(file.run("SELECT COALESCE(MAX(id), 0) FROM transitions")[0][0]) - file.changes
+        first, last = file.run("SELECT COALESCE(MIN(id), 1), COALESCE(MAX(id), 0) FROM transitions")[0]
+        if not (isinstance(first, int) and isinstance(last, int) and first > 0 and last < _LARGEST_NUMBER):
+            raise JournalError(f"{self.path} is damaged: its transitions have the numbers {first} to {last}")
+        self._before = last - file.changes
         #: tells it from other journals
         self.id = file.about("id") or ""
         #: lets others write; None: they may
@@ -224,7 +228,9 @@ class Journal:
         :param after: only those with larger numbers
         :raises JournalError: at a transition that is damaged
         """
+        assert isinstance(self.action_space, spaces.Discrete)
         sizes = dict.fromkeys(("observation", "next_observation"), self._size)
+        sizes |= dict.fromkeys(("mask", "next_mask"), int(self.action_space.n))
         most = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, 2 * self._size)))
         read = 0
         while True:

@@ -86,9 +86,10 @@ class Columns:
             self.named[name] = Column((), np.dtype(dtype))
         for name in MASKS:
             self.named[f"{name}s"] = Column((int(action_space.n),), np.dtype(bool))
-        row = sum(column.size * column.dtype.itemsize for column in self.named.values())
+        #: of a transition
+        self.row_bytes = sum(column.size * column.dtype.itemsize for column in self.named.values())
         #: transitions that are handled at a time
-        self.rows = max(1, min(_MOST_ROWS, _MOST_BYTES // row))
+        self.rows = max(1, min(_MOST_ROWS, _MOST_BYTES // self.row_bytes))
 
     def _name(self, kind: str, key: str) -> str:
         return f"{kind}.{key}" if self._is_dict else kind

@@ -172,17 +172,18 @@ class JournalDatabase:
     def rows(self, after: int, most: int, sizes: dict[str, int]) -> list[tuple[Any, ...]]:
         """Transitions with larger numbers, with their numbers in front.
 
-        :param sizes: bytes of what has a fixed size; others are not even read, and are None
+        :param sizes: bytes of what has a fixed size; all other columns are numbers. What is neither is not even read,
+            and is ``"damaged"``
         :raises JournalError: when numbers do not increase, which pages that are there twice lead to
         """
         environment = "0" if self._version() == WITHOUT_ENVIRONMENT else "environment"
-        columns = [
-            f"CASE WHEN typeof({name}) = 'blob' AND length({name}) = {sizes[name]} THEN {name} END"
-            if name in sizes
-            else name
-            for name in _COLUMNS.split(", ")
-        ]
-        sql = f"SELECT id, {', '.join(columns)}, {environment} FROM transitions WHERE id > ? ORDER BY id LIMIT ?"
+        columns = []
+        for name in (*_COLUMNS.split(", "), environment):
+            fits = f"typeof({name}) IN ('integer', 'real')"
+            if name in sizes:
+                fits = f"typeof({name}) = 'blob' AND length({name}) = {sizes[name]}"
+            columns.append(f"CASE WHEN {name} IS NULL OR {fits} THEN {name} ELSE 'damaged' END")
+        sql = f"SELECT id, {', '.join(columns)} FROM transitions WHERE id > ? ORDER BY id LIMIT ?"
         rows = self.run(sql, (after, most))
         for row in rows:
             if row[0] <= after:

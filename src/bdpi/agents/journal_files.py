@@ -9,6 +9,7 @@ one); and the spaces and the journal's id as JSON. Neither runs anything when it
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sqlite3
 import zipfile
@@ -19,17 +20,18 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpi.agents.files import UNREADABLE
 from bdpi.agents.journal import Journal, JournalError
 from bdpi.agents.journal_columns import MASKS, Chunk, Columns
 from bdpi.storage.atomic import refuse_journal, replacing, write_atomically
-from bdpi.storage.reading import read_header
+from bdpi.storage.reading import UNREADABLE, most_unpacked, n_bytes, read_header
 
 #: Told how many transitions are done, and of how many.
 Progress = Callable[[int, int], object]
 
 _SPACES = "spaces"
 _LARGEST_JSON = 64 << 20  # bytes
+_AT_ONCE = 200  # transitions that are appended by one statement
+_UNPACKED = 20  # how many times its size an export may hold
 
 
 def _silent(done: int, total: int) -> None:
@@ -102,6 +104,7 @@ def _npz_chunks(path: Path, columns: Columns) -> Iterator[tuple[Chunk, int]]:
         for name, (shape, _) in headers.items():
             if shape != (n, *columns.named[name].shape):
                 raise ValueError(f"{name} has shape {shape}, where {(n, *columns.named[name].shape)} belongs")
+        _check_size(sum(n_bytes(*header) for header in headers.values()), path)
         for start in range(0, n, columns.rows):
             rows = min(columns.rows, n - start)
             arrays = {
@@ -115,9 +118,9 @@ def _npz_chunks(path: Path, columns: Columns) -> Iterator[tuple[Chunk, int]]:
 
 
 def _read_rows(file: IO[bytes], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    content = file.read(n_bytes)
-    if len(content) != n_bytes:
+    size = n_bytes(shape, dtype)
+    content = file.read(size)
+    if len(content) != size:
         raise ValueError(f"{name} ends too early")
     return np.frombuffer(content, dtype).reshape(shape)
 
@@ -198,6 +201,7 @@ def _parquet_chunks(path: Path, columns: Columns) -> Iterator[tuple[Chunk, int]]
         held = [name for name in columns.named if name in file.schema_arrow.names]
         _check_complete(held, columns)
         done, n = 0, int(file.metadata.num_rows)
+        _check_size(n * columns.row_bytes, path)
         for batch in file.iter_batches(columns.rows):
             given = {name: batch.column(name).is_valid().to_numpy(zero_copy_only=False) for name in held}
             arrays = {}
@@ -255,6 +259,15 @@ def _check_complete(held: list[str], columns: Columns) -> None:
         raise ValueError(f"it has no {', '.join(missing)}")
 
 
+def _check_size(unpacked: int, path: Path) -> None:
+    """:raises ValueError: when a file says that it holds much more than its size allows for"""
+    most = most_unpacked(path.stat().st_size, _UNPACKED)
+    if unpacked > most:
+        raise ValueError(
+            f"it says that it holds {unpacked} bytes, and {most} at most make sense; BDPI_UNPACK_MB=N raises it"
+        )
+
+
 def _completed(
     arrays: dict[str, NDArray[Any]], columns: Columns, before: int, given: dict[str, NDArray[np.bool_]] | None = None
 ) -> Chunk:
@@ -294,8 +307,9 @@ def _append_to(path: Path, chunks: Iterator[tuple[Chunk, int]], columns: Columns
         _transaction(journal),
     ):
         for chunk, n in chunks:
-            for step in columns.steps(chunk):
-                journal.append(step)
+            steps = columns.steps(chunk)
+            while some := list(itertools.islice(steps, _AT_ONCE)):
+                journal.append(*some)
             done += len(chunk)
             progress(done, n)
     return done

@@ -13,6 +13,7 @@ from bdpi.agents.agent_learner import AgentLearner
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.agents.spaces import NativeInputs
 from bdpi.learner import LearnerState
+from bdpi.learner.adam import AdamSettings
 from bdpi.learner.arrangement import Precision, dtype_of
 from bdpi.learner.functional import bind_parameters, flatten_parameters
 from bdpi.learner.fused import FusedLearner, FusedNetworks
@@ -47,6 +48,7 @@ def network_learner(
     precision: Precision = "float32",
     picture_kernels: bool | None = None,
     critic_rule: CriticRule | None = None,
+    max_grad_norm: float | None = None,
 ) -> AgentLearner:
     """Networks: the policy's actor, which shares its memory with the learner from now on, and critics.
 
@@ -61,12 +63,15 @@ def network_learner(
     :param precision: in which the PyTorch learner computes
     :param picture_kernels: see :class:`bdpi.learner.torch.TorchLearner`
     :param critic_rule: how critics move towards their new estimates; None: BDPI's
+    :param max_grad_norm: longer gradients of a network are shortened to it
     """
     critic_rule = critic_rule or ClippedDouble()
+    policy.prior_scale = prior_scale
     inputs, networks = policy.native_inputs(), _sizes(policy)
     rules = (critic_rule,) if rule is None else (critic_rule, rule)
     one_hot = inputs is not None and inputs.one_hot
-    chosen = choose(Task(networks, one_hot, batch_size, device, rules, prior_scale), choice)
+    adam = AdamSettings(**policy.optimizer_kwargs, max_norm=max_grad_norm)
+    chosen = choose(Task(networks, one_hot, batch_size, device, rules, prior_scale, adam), choice)
     if dtype_of(precision) != torch.float32 and chosen != "torch":
         raise ValueError(
             f"precision={precision!r} is for networks that PyTorch trains, such as those of CnnPolicy; the {chosen} "
@@ -82,7 +87,6 @@ def network_learner(
         None if priors is None else np.array(priors),
     )
     learner: NativeLearner | TorchLearner
-    actor_parameters = None
     if chosen == "native":
         assert inputs is not None
         learner = NativeLearner(
@@ -95,8 +99,6 @@ def network_learner(
             n_threads=n_threads,
             prior_scale=prior_scale,
         )
-        if state.actor is not None:
-            actor_parameters = torch.from_numpy(state.actor.parameters)
     else:
         # a copy of the actor, because a functional call swaps a module's parameters for a moment
         actor = copy.deepcopy(policy.actor)
@@ -113,17 +115,27 @@ def network_learner(
                 prior_scale,
                 precision,
                 picture_kernels=picture_kernels,
+                adam=adam,
             )
-        if learner.actor is not None and actor_parameters is None:
-            actor_parameters = learner.actor.parameters
     agent_learner = AgentLearner(
         learner, None if chosen == "torch" else inputs, policy, has_actor=policy.actor is not None
     )
-    if policy.actor is None or actor_parameters is None:
+    if policy.actor is None:
         return _follow(policy, agent_learner)
-    bind_parameters(policy.actor, actor_parameters)
-    agent_learner.actor_parameters = actor_parameters
+    share_actor(policy, agent_learner)
     return agent_learner
+
+
+def share_actor(policy: BDPIPolicy, made: AgentLearner) -> None:
+    """Have the policy's actor, if it has one, share its memory with the learner, which changes it."""
+    learner, shared = made.learner, None
+    if isinstance(learner, NativeLearner) and learner.state.actor is not None:
+        shared = torch.from_numpy(learner.state.actor.parameters)
+    elif isinstance(learner, TorchLearner) and learner.actor is not None:
+        shared = learner.actor.parameters
+    if policy.actor is not None and shared is not None:
+        bind_parameters(policy.actor, shared)
+        made.actor_parameters = shared
 
 
 def learn_together(agent: Ensemble, trainer: Trainer) -> JointLearner | None:
@@ -137,7 +149,8 @@ def learn_together(agent: Ensemble, trainer: Trainer) -> JointLearner | None:
     rule, critic_rule = agent.actor_rule(), agent.critic_rule()
     rules = (critic_rule,) if rule is None else (critic_rule, rule)
     one_hot = inputs is not None and inputs.one_hot
-    task = Task(_sizes(policy), one_hot, agent.batch_size, agent.device, rules, agent.prior_scale)
+    adam = AdamSettings(**policy.optimizer_kwargs, max_norm=agent.max_grad_norm)
+    task = Task(_sizes(policy), one_hot, agent.batch_size, agent.device, rules, agent.prior_scale, adam)
     if inputs is None or not can_learn_together(task):
         return None
     learner = JointLearner(trainer, _fused_networks(policy, inputs), made.learner.state_dict())
@@ -168,6 +181,5 @@ def _fused_networks(policy: BDPIPolicy, inputs: NativeInputs) -> FusedNetworks:
 
 def _follow(policy: BDPIPolicy, learner: AgentLearner) -> AgentLearner:
     """Without an actor network of its own, a policy asks the learner."""
-    policy.actor = None
-    policy.behaviour = learner.behaviour
+    policy.follow(learner)
     return learner

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,9 +24,14 @@ from torch import Tensor, nn
 from bdpi.agents.actions import mask_probabilities
 from bdpi.agents.draws import draw
 from bdpi.agents.spaces import NativeInputs, preprocess, scaled_parts, shift_to_zero, to_arrays, zero_based
+from bdpi.learner.functional import flatten_parameters, statistics_of
 from bdpi.learner.interface import BoolArray, FloatArray
 from bdpi.learner.native import MAX_LAYERS
+from bdpi.learner.rules import allowed
 from bdpi.learner.scales import Scales
+
+if TYPE_CHECKING:
+    from bdpi.agents.agent_learner import AgentLearner
 
 
 def _check_net_arch(net_arch: Any) -> None:
@@ -42,6 +47,17 @@ def _check_net_arch(net_arch: Any) -> None:
 def _check_class(name: str, value: Any, wanted: type, example: str) -> None:
     if not (isinstance(value, type) and issubclass(value, wanted)):
         raise ValueError(f"{name} must be a class derived from {wanted.__name__}, such as {example}; got {value!r}")
+
+
+def _checked_adam(optimizer: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    if optimizer is not torch.optim.Adam:
+        raise ValueError(f"optimizer_class must be torch.optim.Adam, which all learners have; got {optimizer!r}")
+    if strange := kwargs.keys() - {"betas", "eps", "weight_decay"}:
+        raise ValueError(f"optimizer_kwargs may have betas, eps and weight_decay, not {', '.join(sorted(strange))}")
+    betas, numbers = kwargs.get("betas", (0.9, 0.999)), [kwargs[name] for name in kwargs if name != "betas"]
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas) or not all(number >= 0 for number in numbers):
+        raise ValueError(f"optimizer_kwargs must be two betas from 0 to below 1, and numbers from 0 on; got {kwargs!r}")
+    return {**kwargs, "betas": tuple(map(float, betas))} if "betas" in kwargs else dict(kwargs)
 
 
 def _is_size(units: Any) -> bool:
@@ -63,7 +79,8 @@ class BDPIPolicy(BasePolicy):
 
     While an agent learns, ``actor`` shares its memory with the agent's learner. The critics live in the learner only.
     The scales that networks see observations and returns by are part of the policy, and of its ``state_dict``.
-    An agent without an actor sets ``actor`` to None and ``behaviour`` to what it follows instead.
+    An agent without an actor network sets ``actor`` to None and ``follows`` to its learner, whose critics or table the
+    policy follows then; they are in its ``state_dict``.
 
     :param observation_space: Observation space
     :param action_space: Action space, Discrete
@@ -75,6 +92,13 @@ class BDPIPolicy(BasePolicy):
     :param features_extractor_kwargs: arguments of the features extractor
     :param normalize_images: divide images by 255. Without that, fresh networks tell pictures apart much better, and
         want a smaller learning rate (1e-5): docs/results.md has what this makes of Hallway.
+    :param optimizer_class: ``torch.optim.Adam``; there is no other
+    :param optimizer_kwargs: Adam's ``betas``, ``eps`` and ``weight_decay``; PyTorch trains then
+    :param share_features_extractor: False: each network has its own
+    :param n_critics: for a policy that is loaded without its agent: it follows the votes of so many critics; 0: there
+        is an actor
+    :param prior_scale: weight of a fixed random function in each of these critics
+    :param is_table: for a policy that is loaded without its agent: the actor is a table
     """
 
     default_net_arch: tuple[int, ...] = (32,)
@@ -94,6 +118,12 @@ class BDPIPolicy(BasePolicy):
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
+        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
+        optimizer_kwargs: dict[str, Any] | None = None,
+        share_features_extractor: bool = False,
+        n_critics: int = 0,
+        prior_scale: float = 0.0,
+        is_table: bool = False,
     ) -> None:
         super().__init__(
             observation_space,
@@ -101,7 +131,11 @@ class BDPIPolicy(BasePolicy):
             features_extractor_class,
             features_extractor_kwargs,
             normalize_images=normalize_images,
+            optimizer_class=optimizer_class,
+            optimizer_kwargs=_checked_adam(optimizer_class, optimizer_kwargs or {}),
         )
+        if share_features_extractor:
+            raise ValueError("share_features_extractor=True is not possible: each network learns its own features")
         _check_class("activation_fn", activation_fn, nn.Module, "torch.nn.Tanh")
         _check_class("features_extractor_class", features_extractor_class, BaseFeaturesExtractor, "NatureCNN of SB3")
         self.input_space = zero_based(observation_space)
@@ -121,12 +155,21 @@ class BDPIPolicy(BasePolicy):
         self.register_load_state_dict_post_hook(type(self)._read_scales)  # type: ignore[no-untyped-call]
         self.actor: Network | None = self._make_network(self.actor_arch)
         self._features_dim = int(self.actor.features_dim)
-        #: from zero-based observations and masks to probabilities, where there is no actor
-        self.behaviour: Callable[[Any, BoolArray | None], FloatArray] | None = None
+        #: the agent's learner, where there is no actor network
+        self.follows: AgentLearner | None = None
+        #: what is followed without an agent
+        self._followed: dict[str, Tensor] = {}
+        self.prior_scale = prior_scale
+        #: a critic whose own parameters are not used; in a list, so that it is no part of this module
+        self._critic: list[Network] = []
+        if n_critics or is_table:
+            self.follow(None)
+            self._followed = self._empty(n_critics, is_table)
         #: which actions the next prediction may choose, (n, n_actions); None: all
         self.action_masks: BoolArray | None = None
         #: only ``predict`` draws from it, so that evaluating an agent does not change its training
         self.generator = np.random.default_rng()
+        self.set_training_mode(False)  # gradients are the learner's, which has modules of its own
 
     def _make_network(self, hidden: list[int]) -> Network:
         extractor = self.features_extractor_class(self.input_space, **self.features_extractor_kwargs)
@@ -176,11 +219,16 @@ class BDPIPolicy(BasePolicy):
         """After ``load_state_dict``."""
         shift, factor = (each.cpu().numpy().copy() for each in (self.observation_shift, self.observation_factor))
         return_shift, return_factor, knows_returns = self.return_scale.tolist()
+        if not np.isfinite([*shift, *factor, return_shift]).all() or not 1e-100 < return_factor < 1e100:
+            raise RuntimeError(f"the state is damaged: returns are scaled by {return_factor:g}, or inputs by no number")
         self.scales = Scales(shift, factor, return_shift, return_factor, bool(knows_returns))
 
     def native_inputs(self) -> NativeInputs | None:
         """How to feed the native learner, or None where the networks are more than multi-layer perceptrons."""
         is_perceptron = self.features_extractor_class is FlattenExtractor
+        if self.features_extractor_class is CombinedExtractor and isinstance(self.input_space, spaces.Dict):
+            parts = self.input_space.spaces.values()  # which it lays side by side, but for pictures
+            is_perceptron = not any(is_image_space(part, check_channels=False) for part in parts)
         is_known = self.activation_fn in (nn.Tanh, nn.ReLU)
         is_deep = max(len(self.actor_arch), len(self.critic_arch)) >= MAX_LAYERS
         if not is_perceptron or not is_known or is_deep:
@@ -194,29 +242,142 @@ class BDPIPolicy(BasePolicy):
 
     def _probabilities(self, tensors: Any) -> Tensor:
         observations = shift_to_zero(tensors, self.observation_space)
-        if self.actor is None:
-            assert self.behaviour is not None
-            return torch.as_tensor(self.behaviour(to_arrays(observations), self.action_masks))
+        if self.actor is None and self.follows is not None and not _is_traced():
+            return torch.as_tensor(self.follows.behaviour(to_arrays(observations), self.action_masks))
         with torch.no_grad():
+            if self.actor is None:
+                return self._behaviour(observations)
             scores: Tensor = self.actor(self.preprocess(observations))
             return scores.softmax(dim=1)
 
-    def forward(self, observation: Any, deterministic: bool = False) -> Tensor:
-        """Actions for a batch of observations."""
+    def _behaviour(self, observations: Any) -> Tensor:
+        """Without an actor network, what :meth:`AgentLearner.behaviour` is, in PyTorch: it can be traced."""
+        followed = self.followed()
+        if "actor" in followed:
+            return followed["actor"].to(observations.device)[observations.reshape(-1).long()].float()
+        inputs, masks = self.preprocess(observations), self._masks()
+        votes = []
+        for critic, active in enumerate(followed["active"].tolist()):
+            q = self._q_values(followed["critics.parameters"][critic, active], inputs)
+            if self.prior_scale:
+                q = q + self.prior_scale * self._q_values(followed["priors"][critic], inputs)
+            votes.append(nn.functional.one_hot(allowed(q, masks).argmax(dim=1), self.n_actions).float())
+        return torch.stack(votes).mean(dim=0)
+
+    def _q_values(self, flat: Tensor, inputs: Any) -> Tensor:
+        """Of the critic with these parameters. (``functional_call`` refuses to be traced.)"""
+        (network,), offset = self._critic, 0
+        for values, name, shape in self._critic_parameters:
+            values[name] = flat[offset : offset + math.prod(shape)].view(shape).to(self.device)
+            offset += math.prod(shape)
+        q: Tensor = network(inputs)
+        return q
+
+    def _masks(self) -> Tensor | None:
+        return None if self.action_masks is None else torch.as_tensor(self.action_masks).to(self.device)
+
+    def forward(self, observation: Any, deterministic: bool = True) -> Tensor:
+        """Actions for a batch of observations; the most probable ones unless told otherwise, as SB3's DQN does."""
         return self._predict(observation, deterministic)
 
     def _predict(self, observation: Any, deterministic: bool = False) -> Tensor:
-        probabilities = mask_probabilities(self._probabilities(observation).cpu().numpy(), self.action_masks)
-        actions = probabilities.argmax(axis=1) if deterministic else draw(probabilities, self.generator)
-        return torch.as_tensor(actions) + int(self.action_space.start)  # type: ignore[attr-defined]
+        probabilities, first = self._probabilities(observation), int(self.action_space.start)  # type: ignore[attr-defined]
+        if deterministic:
+            masks = self._masks()
+            if masks is not None:
+                kept = torch.where(masks, probabilities, 0.0)
+                probabilities = torch.where(kept.sum(dim=1, keepdim=True) > 0, kept, masks.to(kept.dtype))
+            return probabilities.argmax(dim=1) + first
+        if _is_traced():
+            return torch.multinomial(probabilities, 1).squeeze(1) + first
+        return (
+            torch.as_tensor(draw(mask_probabilities(probabilities.cpu().numpy(), self.action_masks), self.generator))
+            + first
+        )
+
+    # -- what a policy without an actor network follows, in its state_dict under the learner's names
+
+    def follow(self, learner: AgentLearner | None) -> None:
+        """Have no actor network, and follow this learner; None: what is loaded later."""
+        self.actor, self.follows = None, learner
+        with torch.random.fork_rng():
+            self._critic = [self.make_critic().eval()]
+        statistics = [(part._buffers, name, value) for part, name, value in statistics_of(self._critic[0])]
+        parameters = [
+            (part._parameters, name, value)
+            for part in self._critic[0].modules()
+            for name, value in part._parameters.items()
+        ]
+        #: where its values are kept, under which name, and their shapes; in the order of a flat vector
+        self._critic_parameters: list[tuple[Any, str, tuple[int, ...]]] = [
+            (values, name, tuple(value.shape))
+            for values, name, value in [*statistics, *parameters]
+            if value is not None
+        ]
+
+    def followed(self) -> dict[str, Tensor]:
+        """Critics or a table by the learner's names; empty with an actor network."""
+        if self.actor is not None:
+            return {}
+        return self._followed if self.follows is None else self.follows.followed()
+
+    def _empty(self, n_critics: int, is_table: bool) -> dict[str, Tensor]:
+        if is_table:
+            return {"actor": torch.zeros(int(self.input_space.n), self.n_actions, dtype=torch.float64)}  # type: ignore[attr-defined]
+        size = len(flatten_parameters(self.make_critic()))
+        return {
+            "active": torch.zeros(n_critics, dtype=torch.int64),
+            "critics.parameters": torch.zeros(n_critics, 2, size),
+            "priors": torch.zeros(n_critics, size if self.prior_scale else 0),
+        }
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination |= {prefix + name: tensor.clone() for name, tensor in self.followed().items()}
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        followed = self.followed()
+        given = {name: state_dict.pop(prefix + name) for name in followed if prefix + name in state_dict}
+        rest = local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        missing_keys += [prefix + name for name in followed.keys() - given.keys()]
+        wrong = [name for name, tensor in given.items() if tensor.shape != followed[name].shape]
+        error_msgs += [
+            f"size mismatch for {name}: {given[name].shape}, expected {followed[name].shape}" for name in wrong
+        ]
+        if wrong or not given:
+            return
+        if self.follows is None:
+            self._followed = {name: tensor.detach().cpu().clone() for name, tensor in (followed | given).items()}
+        else:
+            self.follows.load_state_dict(self.follows.state_dict() | given)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
+        followed = self.followed()
         return super()._get_constructor_parameters() | {
+            "optimizer_kwargs": self.optimizer_kwargs,
+            "n_critics": len(followed.get("active", ())),
+            "prior_scale": self.prior_scale,
+            "is_table": "actor" in followed,
             "net_arch": self.net_arch,
             "activation_fn": self.activation_fn,
             "features_extractor_class": self.features_extractor_class,
             "features_extractor_kwargs": self.features_extractor_kwargs,
         }
+
+
+def _is_traced() -> bool:
+    is_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return bool(is_tracing or torch.compiler.is_compiling())
 
 
 class MlpPolicy(BDPIPolicy):
@@ -254,8 +415,9 @@ class Convolutions(NatureCNN):
 
 
 class CnnPolicy(BDPIPolicy):
-    """Images: the DeepMind convolutions and one hidden layer of 256 tanh units; a features extractor of your own is not
-    followed by a hidden layer, unless ``net_arch`` says so.
+    """Images: the DeepMind convolutions and one hidden layer of 256 tanh units, or of as many as ``features_dim`` in
+    ``features_extractor_kwargs`` says; a features extractor of your own is not followed by a hidden layer, unless
+    ``net_arch`` says so.
 
     The paper's critics have tanh units on every task. With rectified ones in that place, as SB3's NatureCNN has them,
     their Q-values on Hallway can explode.
@@ -267,8 +429,11 @@ class CnnPolicy(BDPIPolicy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if kwargs.setdefault("features_extractor_class", Convolutions) is not Convolutions:
             kwargs.setdefault("net_arch", [])
-        elif "features_dim" in (kwargs.get("features_extractor_kwargs") or {}):
-            raise ValueError("CnnPolicy's hidden layer is set by net_arch: give net_arch=[256], not features_dim")
+        elif "features_dim" in (given := dict(kwargs.get("features_extractor_kwargs") or {})):
+            first = given.pop("features_dim")  # the hidden layer, which is the policy's here
+            layers = kwargs.get("net_arch") or []
+            by_network = {name: [first, *part] for name, part in layers.items()} if isinstance(layers, dict) else None
+            kwargs |= {"net_arch": by_network or [first, *layers], "features_extractor_kwargs": given}
         super().__init__(*args, **kwargs)
 
 

@@ -244,7 +244,7 @@ def _make(env: Maker, others: list[Ensemble]) -> gym.Env[Any, Any]:
         made = env()
     if not isinstance(made, gym.Env):
         raise ValueError(f"env must make a Gymnasium environment, for agent {len(others)} it made {made!r}")
-    if any(made in (other.get_env().envs[0], monitor_of(other).env) for other in others):  # type: ignore[union-attr]
+    if any(made.unwrapped is other.get_env().envs[0].unwrapped for other in others):  # type: ignore[union-attr]
         raise ValueError(f"env must make a new environment each time, agent {len(others)} got that of another agent")
     return made if is_wrapped(made, Monitor) else Monitor(made)
 

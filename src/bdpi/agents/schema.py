@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -28,12 +28,18 @@ def _whole(low: int, high: int) -> Any:
     return Annotated[int, Field(ge=low, le=high)]
 
 
+class _Hindsight(TypedDict):
+    n_sampled_goal: _whole(0, 10**6)  # type: ignore[valid-type]
+    goal_selection_strategy: Literal["final", "episode", "future"]
+
+
 #: What has a range, or another type than its default value. All may be None.
 _KNOWN: dict[str, Any] = {
     **dict.fromkeys(("num_timesteps", "_total_timesteps", "_num_timesteps_at_start"), _COUNT),
     **dict.fromkeys(("_episode_num", "_n_updates", "learning_starts", "journaled", "count", "due"), _COUNT),
     **dict.fromkeys(("n_critics", "critics_per_step", "critic_iterations", "fit_steps"), _whole(1, 10**6)),
-    **dict.fromkeys(("batch_size", "_stats_window_size"), _whole(1, 10**7)),
+    "batch_size": _whole(1, 10**5),  # learners have room for one batch from the beginning
+    "_stats_window_size": _whole(1, 10**7),
     **dict.fromkeys(("learning_rate", "actor_learning_rate"), _RATE),
     **dict.fromkeys(("_last_obs", "_last_original_obs"), _SEEN),
     **dict.fromkeys(("_last_episode_starts", "_followed", "masks"), np.ndarray),
@@ -44,6 +50,8 @@ _KNOWN: dict[str, Any] = {
     "buffer_size": _whole(1, 2**40),
     "n_envs": _whole(1, 10**5),
     "n_steps": _whole(1, 10**6),
+    "max_grad_norm": Annotated[float, Field(gt=0, allow_inf_nan=False)] | _whole(1, 2**62),
+    "hindsight": _Hindsight,
     "n_threads": _whole(1, 1024),
     "observation_space": spaces.Space,
     "policy_class": type,

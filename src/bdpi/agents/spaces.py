@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,8 @@ def scaled_parts(space: spaces.Space[Any]) -> dict[str | None, int]:
 
 
 class NativeInputs:
-    """From replay arrays to the arrays of the native learner: state numbers, or float32 rows."""
+    """From replay arrays to the arrays of the native learner: state numbers, or float32 rows, in which the parts of a
+    Dict lie side by side."""
 
     def __init__(self, space: spaces.Space[Any], normalize_images: bool) -> None:
         self.space = space
@@ -103,16 +105,28 @@ class NativeInputs:
         self.direct = self.one_hot or (isinstance(space, spaces.Box) and space.dtype == np.float32 and not image)
         #: inputs are the numbers of observations, side by side
         self.is_float = self.direct and not self.one_hot
+        #: of a Dict; those of Discrete parts are one-hot
+        self.parts: dict[str, NativeInputs] = {}
+        if isinstance(space, spaces.Dict):
+            self.parts = {key: NativeInputs(part, normalize_images) for key, part in space.spaces.items()}
+        #: which inputs an agent scales
+        self.is_scaled = np.concatenate(
+            [np.full(part.size, is_scaled(part.space)) for part in self.parts.values()] or [np.zeros(0, bool)]
+        )
 
     @property
     def size(self) -> int:
         """Number of network inputs."""
         if isinstance(self.space, spaces.Discrete):
             return int(self.space.n)
+        if self.parts:
+            return sum(part.size for part in self.parts.values())
         return self(np.zeros((1, *(self.space.shape or ())), dtype=self.space.dtype)).shape[1]
 
     def __call__(self, observations: Observations) -> NDArray[Any]:
         """Observations of ``space``, first axis counting them, as inputs."""
+        if isinstance(observations, dict):
+            return np.concatenate([part._row(observations[key]) for key, part in self.parts.items()], axis=1)
         array = np.asarray(observations)
         if self.is_float and array.ndim == 2 and array.dtype == np.float32 and array.flags.c_contiguous:
             return array
@@ -122,8 +136,19 @@ class NativeInputs:
             array = preprocess(torch.as_tensor(array), self.space, self.normalize_images).numpy()
         return np.ascontiguousarray(array.reshape(len(array), -1), dtype=np.float32)
 
+    def _row(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """As a part of a row."""
+        inputs = self(observations)
+        return np.eye(self.size, dtype=np.float32)[inputs] if self.one_hot else inputs
 
-def scaled(inputs: NativeInputs, observations: Observations, scales: Scales) -> NDArray[Any]:
-    """Observations as the networks of a native learner see them."""
-    rows = inputs(observations)
-    return scales.inputs(rows) if len(scales.shift) else rows
+    def all_scales(self, scales: Scales) -> Scales:
+        """Those of all inputs: of a Dict, some parts are not scaled, and one-hot inputs have no scales at all.
+
+        :param scales: of those that are scaled
+        """
+        if len(scales.shift) == self.size:
+            return scales
+        every = Scales.none(self.size)
+        if len(scales.shift):
+            every.shift[self.is_scaled], every.factor[self.is_scaled] = scales.shift, scales.factor
+        return replace(scales, shift=every.shift, factor=every.factor)

@@ -43,6 +43,8 @@ def report(
     from bdpi.runs.errors import RunError
     from bdpi.runs.results import read_runs, with_archived, write_archive
 
+    if out is None and (runs / "report").is_symlink():
+        raise RunError(f"{runs / 'report'} is a link: choose a folder by --out, or remove it")
     title, found, problems = read_runs(runs)
     for problem in problems:
         complain(problem)

@@ -31,16 +31,19 @@ class Execution:
     :param device: where
     :param epoch: from tensors, transitions and hyperparameters to metrics; changes its state in place
     :param has_convolutions: whether networks have such
+    :param is_repeatable: epochs compute the same from the same inputs, so that a CUDA graph can
     """
 
-    def __init__(self, device: torch.device, epoch: Callable[..., Tensor], has_convolutions: bool) -> None:
+    def __init__(
+        self, device: torch.device, epoch: Callable[..., Tensor], has_convolutions: bool, is_repeatable: bool = True
+    ) -> None:
         self._device, self._epoch = device, epoch
         self._memory = DeviceMemory(device, mirror=device.type != "cpu")
         is_gpu = device.type == "cuda"
         with current(device):
             self._streams = Streams() if is_gpu and has_convolutions else None
         #: CUDA graphs; None on other devices
-        self.replay = Replay(epoch) if is_gpu else None
+        self.replay = Replay(epoch) if is_gpu and is_repeatable else None
 
     def fetch(self, transitions: Transitions, batches: IntArray) -> tuple[TensorTransitions, IntArray]:
         """Tensors that hold these batches, and where in them."""

@@ -128,6 +128,13 @@ class FusedNetworks:
     relu: bool
     runs: int = 1
 
+    def inputs(self, observations: Tensor) -> Tensor:
+        """Observations as networks see them: one-hot, or rows of numbers."""
+        if self.one_hot:
+            states = torch.arange(self.critic_sizes[0], device=observations.device)
+            return (observations.reshape(-1, 1) == states).float()
+        return observations.reshape(len(observations), -1)
+
     def epoch(
         self,
         critics: AdamTensors,
@@ -318,16 +325,9 @@ class FusedLearner(TorchLearner):
         networks: FusedNetworks,
         device: torch.device | str = "cuda",
     ) -> None:
-        inputs = networks.critic_sizes[0]
-
-        def preprocess(observations: Tensor) -> Tensor:
-            if networks.one_hot:
-                return (observations.reshape(-1, 1) == torch.arange(inputs, device=observations.device)).float()
-            return observations.reshape(len(observations), -1)
-
-        super().__init__(actor, critic, state, device, preprocess)
+        super().__init__(actor, critic, state, device, networks.inputs)
         self._networks = networks
-        self._n_scaled = inputs
+        self._n_scaled = networks.critic_sizes[0]
 
     def _epoch(self, inputs: list[Tensor], memory: TensorTransitions, hyperparameters: Hyperparameters) -> Tensor:
         batches, order, rates, scales = (tensor.unsqueeze(0) for tensor in inputs)

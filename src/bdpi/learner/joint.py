@@ -84,6 +84,9 @@ class JointLearner:
         #: what of the replay memory is on the device: everything up to here
         self._ring: Ring | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("an agent that learns together with others cannot be copied: save it, and load the copy")
+
     # -- learning -----------------------------------------------------------------------------------------------
 
     def epoch(

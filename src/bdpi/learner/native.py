@@ -115,6 +115,8 @@ class NativeLearner:
                 raise ValueError(f"{name} must be a writeable, contiguous array")
         n_critics = len(state.active)
         self.state = state
+        settings = activation, one_hot, batch_size, n_threads, instruction_set, prior_scale
+        self._made_of = tuple(actor_sizes), tuple(critic_sizes), state, *settings
         self.n_actions = critic_sizes[-1]
         self.prior_scale = prior_scale
         self._engine = _native.Engine(
@@ -127,6 +129,10 @@ class NativeLearner:
             n_threads=min(default_threads(), n_critics) if n_threads is None else n_threads,
             instruction_set=instruction_set or os.environ.get("BDPI_INSTRUCTION_SET", ""),
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has an engine of its own."""
+        return NativeLearner, self._made_of
 
     @property
     def instruction_set(self) -> str:

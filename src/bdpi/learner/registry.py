@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import torch
 
 from bdpi.learner import fused, native, nvrtc
+from bdpi.learner.adam import USUAL_ADAM, AdamSettings
 from bdpi.learner.rules import ActorRule, CriticRule
 from bdpi.learner.rules.compiled import REMEDY, find_compiler, source_of
 
@@ -32,6 +33,7 @@ class Task:
     :param device: where to compute
     :param rules: of critics, and of the actor, if there is one
     :param prior_scale: weight of a fixed random function in each critic
+    :param adam: of the optimisers
     """
 
     networks: tuple[tuple[int, ...], ...]
@@ -40,6 +42,11 @@ class Task:
     device: torch.device
     rules: tuple[CriticRule | ActorRule, ...]
     prior_scale: float = 0.0
+    adam: AdamSettings = USUAL_ADAM
+
+    def has_usual_adam(self) -> bool:
+        """Whether Adam is as in C++."""
+        return self.adam == USUAL_ADAM
 
     def fits_kernels(self) -> bool:
         """Whether the fused kernels have room for the networks."""
@@ -78,12 +85,14 @@ _SMALL = (
     f'{fused.LARGEST_BATCH}; for everything else use learner="auto"'
 )
 _TWINS = 'trains by rules that have a C++ counterpart; for everything else use learner="auto"'
+_ADAM = 'has Adam as it is usual, and takes no max_grad_norm and no optimizer_kwargs; use learner="auto"'
 _SLOW = "and falls back to PyTorch: the same algorithm, but 18 to 140 times slower."
 
 #: In the order in which "auto" tries them, except for the fused one, which has to be asked for.
 NEEDS: dict[LearnerName, tuple[Need, ...]] = {
     "fused": (
         Need(Task.fits_kernels, _SMALL),
+        Need(Task.has_usual_adam, _ADAM),
         Need(Task.has_twins, _TWINS),
         Need(lambda task: fused.is_available(), f"needs {nvrtc.REMEDY}"),
         Need(lambda task: fused.runs_on(task.device), 'learns on a GPU: give device="cuda"'),
@@ -92,6 +101,12 @@ NEEDS: dict[LearnerName, tuple[Need, ...]] = {
         Need(
             lambda task: bool(task.networks) and task.device.type == "cpu",
             'trains multi-layer perceptrons with tanh or ReLU units on the CPU; for everything else use learner="auto"',
+        ),
+        Need(
+            Task.has_usual_adam,
+            _ADAM,
+            f"bdpi's compiled learner shortens no gradients and has Adam's usual settings: max_grad_norm or "
+            f"optimizer_kwargs ask for others {_SLOW}",
         ),
         Need(Task.has_twins, _TWINS),
         Need(
@@ -142,7 +157,7 @@ def choose(task: Task, choice: LearnerChoice = "auto") -> LearnerName:
 
 def can_learn_together(task: Task) -> bool:
     """Whether the fused kernels can train a task together with others; if not, a warning says why."""
-    need = next((need for need in NEEDS["fused"][:2] if not need.is_met(task)), None)
+    need = next((need for need in NEEDS["fused"][:3] if not need.is_met(task)), None)
     if need is not None:
         warnings.warn(
             f"falling back to separate training, which is slower: the fused learner {need.why()}",

@@ -9,8 +9,9 @@ do in :mod:`bdpi.learner.arrangement`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,11 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from bdpi.learner.adam import AdamTensors
+from bdpi.learner.adam import USUAL_ADAM, AdamSettings, AdamTensors
 from bdpi.learner.arrangement import Arrangement, Precision, TrainedNetworks, dtype_of
 from bdpi.learner.convolutions import has_convolutions
 from bdpi.learner.execution import Execution
-from bdpi.learner.functional import FunctionalNetwork, Inputs, NetworkStack
+from bdpi.learner.functional import FunctionalNetwork, Inputs, NetworkStack, has_modes, statistics_of
 from bdpi.learner.graphs import Replay
 from bdpi.learner.interface import (
     EpochMetrics,
@@ -72,6 +73,7 @@ class TorchLearner:
         on a GPU
     :param picture_kernels: with "bfloat16", train networks of the usual shape for pictures by kernels of our own, where
         Triton is installed: nearly twice as fast on an H200. None: on a GPU
+    :param adam: of the optimisers
     """
 
     name = "torch"
@@ -87,7 +89,9 @@ class TorchLearner:
         precision: Precision = "float32",
         patches: bool | None = None,
         picture_kernels: bool | None = None,
+        adam: AdamSettings = USUAL_ADAM,
     ) -> None:
+        self._adam = adam
         self.device = torch.device(device)
         self.preprocess = preprocess
         self.prior_scale = prior_scale
@@ -98,7 +102,8 @@ class TorchLearner:
         self.priors = torch.as_tensor(state.priors).to(self.device)
         self._actor_network = None if actor is None else FunctionalNetwork(actor.to(self.device))
         self.actor = None if state.actor is None else AdamTensors(state.actor, self.device)
-        self._execution = Execution(self.device, self._epoch, has_convolutions(critic))
+        self._has_modes = has_modes(critic) or (actor is not None and has_modes(actor))
+        self._execution = Execution(self.device, self._epoch, has_convolutions(critic), not self._has_modes)
         #: critics in a stack, None: all. PyTorch is slow on stacks of convolutions: such critics are trained apart
         self._at_once = 1 if has_convolutions(critic) else None
         self._arrangement = Arrangement(self.device, dtype_of(precision), patches, picture_kernels)
@@ -106,6 +111,15 @@ class TorchLearner:
         self._n_scaled = 0
         #: made in the first epoch, which shows what inputs look like
         self._trained: TrainedNetworks | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes its own of what belongs to a device, such as CUDA graphs."""
+        return {**vars(self), "_execution": None, "_trained": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        convolves = has_convolutions(self._critic_networks.module)
+        self._execution = Execution(self.device, self._epoch, convolves, not self._has_modes)
 
     @property
     def replay(self) -> Replay | None:
@@ -122,10 +136,24 @@ class TorchLearner:
         if self._trained is None:
             few = partial(self._few_inputs, memory, batches)
             self._trained = self._arrangement(self._critic_networks, self._actor_network, few)
+            if self._adam != USUAL_ADAM:
+                n_fixed = sum(buffer.numel() for _, _, buffer in statistics_of(self._critic_networks.module))
+                self._trained = replace(self._trained, step=partial(self._adam.step, n_fixed))
             self._at_once = self._trained.at_once or self._at_once
         scales = transitions.scales or Scales.none(self._n_scaled)
         arrays = batches, critics, hyperparameters.numbers(), scales.packed()
-        return EpochMetrics(*self._execution.run(arrays, memory, hyperparameters))
+        with self._noise():
+            return EpochMetrics(*self._execution.run(arrays, memory, hyperparameters))
+
+    @contextmanager
+    def _noise(self) -> Iterator[None]:
+        """Has dropout draw what the state of the learner says: a saved agent goes on as one that was not."""
+        if not self._has_modes:
+            yield
+            return
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(int(self.critics.steps.sum()))
+            yield
 
     def _epoch(self, inputs: list[Tensor], memory: TensorTransitions, hyperparameters: Hyperparameters) -> Tensor:
         """The epoch, as a function of tensors only; returns the three metrics."""
@@ -222,10 +250,14 @@ class TorchLearner:
         assert actor is not None
         assert network is not None
 
+        calm = None  # the policy without the noise of training
+        if isinstance(network, FunctionalNetwork) and network.has_modes:
+            calm = network(actor.parameters, observations).softmax(dim=1)
+
         def loss(targets: Tensor | None, scores: Tensor) -> tuple[Tensor, Tensor]:
             policy = scores.softmax(dim=1)
             if targets is None:
-                targets = rule.targets(policy.detach(), q)
+                targets = rule.targets(policy.detach() if calm is None else calm, q)
             if rule.loss == "cross_entropy":
                 return nn.functional.cross_entropy(scores, targets), targets
             return nn.functional.mse_loss(policy, targets), targets

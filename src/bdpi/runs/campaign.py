@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -14,10 +14,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bdpi.runs.config import Place
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import Executor
 from bdpi.runs.formatting import duration
-from bdpi.runs.job import Job, JobResult, episodes_done, status_of
+from bdpi.runs.job import Job, JobResult, check_learning, episodes_done, status_of
 
 _PLAIN_SECONDS = 15.0
 _PER_SECOND = 4
@@ -77,6 +78,11 @@ def _present(jobs: Iterable[Job]) -> int:
     return sum(min(episodes_done(job), job.config.episodes or 0) for job in jobs)
 
 
+def _series(job: Job) -> Place:
+    """Where all runs belong that differ in the seed only."""
+    return replace(job.place, seed=0)
+
+
 def run_campaign(
     jobs: Sequence[Job],
     executor: Executor,
@@ -102,6 +108,14 @@ def run_campaign(
             say(f"{name_of(job)}: {error}")
     if tally.done:
         say(f"{len(tally.done)} of {len(jobs)} runs are done already")
+    for series in {_series(job): None for job in to_do}:
+        try:
+            check_learning(job for job in jobs if _series(job) == series and job not in tally.failed)
+        except RunError as error:
+            refused = [job for job in to_do if _series(job) == series]
+            tally.failed |= dict.fromkeys(refused, JobResult("failed", str(error)))
+            to_do = [job for job in to_do if job not in tally.failed]
+            say(f"{name_of(refused[0])}: {error}")
 
     tally.keep_pace()
     is_ending = False

@@ -180,6 +180,11 @@ class RunStatus(Circumstances):
     configuration: dict[str, Choice] | None = None
 
     @property
+    def learned_by(self) -> set[str]:
+        """What made it learn, see ``LEARNING`` of :mod:`bdpi.runs.versions`; empty if a session does not say."""
+        return {each.versions.get("learning", "") for each in (self, *self.resumed)}
+
+    @property
     def episodes(self) -> int:
         """How many the run had when it was saved last."""
         return self.result.episodes if isinstance(self.result, Summary) else 0

@@ -92,7 +92,7 @@ def read_monitor(path: Path) -> Episodes:
     for row in _rows(path)[2:]:
         try:
             episode_return, length, seconds = (float(cell) for cell in next(csv.reader([row]))[:3])
-        except (ValueError, StopIteration):
+        except (ValueError, StopIteration, csv.Error):
             raise RunError(f"{path} is damaged: {row!r} is no episode") from None
         if not math.isfinite(length):
             raise RunError(f"{path} is damaged: {row!r} is no episode")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bdpi.runs.config import OfflineConfig, RunConfig, RunRecord, RunStatus
 from bdpi.runs.errors import Busy, RunError
-from bdpi.storage.atomic import make_folder, sync_file, sync_folder, write_atomically
+from bdpi.storage.atomic import is_special, make_folder, sync_file, sync_folder, write_atomically
 from bdpi.storage.reading import Damaged, read_bytes
 
 LARGEST_CONFIG = 4 << 20  # bytes
@@ -132,7 +132,11 @@ class RunFolder:
         self.move_successor()
 
     def move_successor(self) -> None:
-        """Finish what :meth:`take_over` has begun, if anything."""
+        """Finish what :meth:`take_over` has begun, if anything.
+
+        :raises RunError: when a file of the run is a link
+        """
+        self.refuse_links()
         if self._successor.is_dir():
             for file in sorted(self._successor.iterdir(), key=lambda file: file.name == self.config.name):
                 os.replace(file, self.path / file.name)
@@ -164,10 +168,12 @@ class RunFolder:
             raise RunError(f"the run folder {self.path} cannot be made: {error.strerror or error}") from None
 
     def refuse_links(self) -> None:
-        """:raises RunError: when a file of the run is a link: what it leads to would be written."""
+        """:raises RunError: when a file of the run is a link, or a pipe: what it leads to would be written."""
         for path in (*self.files, self.attempt, self._successor):
             if path.is_symlink():
                 raise RunError(f"{path} is a link to {os.readlink(path)}: put a copy in its place, or remove it")
+            if is_special(path):
+                raise RunError(f"{path} is not a file: remove it")
 
     @property
     def present(self) -> list[str]:

@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from bdpi.runs.config import Place, RunConfig, RunStatus
 from bdpi.runs.episodes import check_number, count_rows
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.versions import LEARNING
 
 if TYPE_CHECKING:
     from bdpi.learner.joint import Trainer
@@ -103,6 +104,23 @@ def status_of(job: Job) -> str:
         raise RunError(f"{error}; remove {job.folder} to repeat the run") from None
     done = saved >= (job.config.episodes or 0) and status.state != "failed"
     return "finished" if done and settled else "unfinished"
+
+
+def check_learning(jobs: Iterable[Job]) -> None:
+    """Look whether runs that are there were made by code that learns as this does; peers do not learn by it.
+
+    :param jobs: of one series
+    :raises RunError: when one was not
+    """
+    for job in jobs:
+        folder = RunFolder(job.folder)
+        if is_peer(job.config.agent) or not folder.config.exists():
+            continue
+        if others := read_same(folder, job.config).learned_by - {LEARNING}:
+            raise RunError(
+                f"{job.folder} was made by code that learns otherwise (fingerprint {min(others) or 'unknown'}, now "
+                f"{LEARNING}), and runs of one series have to be alike: choose another --out, or remove it"
+            )
 
 
 def read_same(folder: RunFolder, config: RunConfig) -> RunStatus:

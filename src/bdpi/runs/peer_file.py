@@ -16,6 +16,7 @@ from bdpi.agents.files import File, read_agent, write_agent
 from bdpi.agents.sizes import check_layers
 from bdpi.baselines.paper import PEERS, make_peer
 from bdpi.runs.config import BaseConfig
+from bdpi.runs.errors import named
 from bdpi.runs.settings import check_names, check_policy_settings, policy_arguments
 
 if TYPE_CHECKING:
@@ -41,18 +42,23 @@ def load_peer(config: BaseConfig, file: File, environment: Any) -> BaseAlgorithm
     cls = PEERS[config.agent]
     check_names(config.hyperparameters, cls)
     check_policy_settings(config.policy_kwargs)
-    document, arrays = read_agent(file, cls.__name__)
+    document, arrays = read_agent(file, [cls.__name__])
     check_layers(config.policy_kwargs.get("net_arch"), arrays)
+    if wrong := next((name for name, array in arrays.items() if not np.isfinite(array).all()), None):
+        raise ValueError(f"{file} is damaged: {wrong} holds numbers that are not finite")
     name = "" if environment.spec is None else environment.spec.id
     arguments = {**config.hyperparameters, "policy_kwargs": policy_arguments(config), "tensorboard_log": None}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about batches, which were of more environments
-        agent = make_peer(config.agent, environment, config.seed, environment_id=name, **arguments)
-    parameters = {name: _as_tensors(decode(value, arrays)) for name, value in document["parameters"].items()}
-    for other in _other_tensors(agent):
-        with torch.no_grad():
-            getattr(agent, other).copy_(parameters.pop(other))
-    agent.set_parameters(parameters)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about batches, which were of more environments
+            agent = make_peer(config.agent, environment, config.seed, environment_id=name, **arguments)
+        parameters = {name: _as_tensors(decode(value, arrays)) for name, value in document["parameters"].items()}
+        for other in _other_tensors(agent):
+            with torch.no_grad():
+                getattr(agent, other).copy_(parameters.pop(other))
+        agent.set_parameters(parameters)
+    except Exception as error:  # of Stable-Baselines3 and PyTorch, which expect neither other settings nor other arrays
+        raise ValueError(f"{file} is damaged, or does not fit its config.json: {named(error)}") from error
     return agent
 
 

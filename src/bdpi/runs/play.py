@@ -74,22 +74,22 @@ def steps(agent: Agent, environment: VecEnv, *, deterministic: bool) -> Iterator
     :param environment: one, in a Monitor.
     """
     from bdpi.agents import Ensemble
-    from bdpi.agents.checks import masks_of
+    from bdpi.agents.masks import MaskSource, reset_infos
 
     observations: Any = environment.reset()
-    infos = environment.unwrapped.reset_infos
+    infos = reset_infos(environment)
+    # Stable-Baselines3's own algorithms know nothing of masks.
+    ask = MaskSource(environment, agent.action_space) if isinstance(agent, Ensemble) else None
     n_steps, state, begins = 0, None, np.ones(environment.num_envs, dtype=bool)
     while True:
-        # Stable-Baselines3's own algorithms know nothing of masks.
-        known = isinstance(agent, Ensemble)
-        masks: dict[str, Any] = {"action_masks": masks_of(infos, agent.action_space, n_steps)} if known else {}
+        masks: dict[str, Any] = {} if ask is None else {"action_masks": ask(infos, n_steps)}
         actions, state = agent.predict(observations, state, begins, deterministic, **masks)
         observations, _, dones, infos = environment.step(actions)
         begins = dones
         n_steps += 1
         yield Episode.from_info(infos[0])
         if dones[0]:
-            infos = environment.unwrapped.reset_infos  # of the state that the next action is for
+            infos = reset_infos(environment)  # of the state that the next action is for
 
 
 def seeded_steps(agent: Agent, *, deterministic: bool, seed: int) -> Iterator[Episode | None]:

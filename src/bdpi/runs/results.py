@@ -16,12 +16,13 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bdpi.runs.build import is_peer
 from bdpi.runs.config import Place, RunConfig, RunRecord, RunStatus, State
 from bdpi.runs.episodes import check_number, read_returns
 from bdpi.runs.errors import RunError, named, one_line
@@ -31,6 +32,7 @@ from bdpi.storage.reading import Damaged, most_unpacked, read_arrays, read_bytes
 
 INDEX = "study.json"  #: in the folder of a study: which run belongs where
 _EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
+MOST_RUNS = 50_000  #: of a study
 _LONGEST_ERROR, _LARGEST_ERROR = 200, 1 << 20  # characters that are shown, bytes of a file
 _UNPACKED = 10  # how many times its size an archive of episodes may hold
 _NO_EPISODES: tuple[array[float], array[int]] = array("d"), array("q")
@@ -115,6 +117,8 @@ def write_index(
 def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
     try:
         index = read_json(root / INDEX)
+        if len(index["runs"]) > MOST_RUNS:
+            raise ValueError(f"it has more than {MOST_RUNS} runs")
         return str(index["title"]), [(Place(*entry[:5]), _inside(root, entry[5])) for entry in index["runs"]]
     except FileNotFoundError:
         if not _find_runs(root):
@@ -302,7 +306,21 @@ def with_archived(runs: Sequence[StoredRun], archive: Path) -> list[StoredRun]:
             )
         if _worth(run) >= _worth(before):
             known[run.place] = run
+    _check_learning(known.values(), archive)
     return list(known.values())
+
+
+def _check_learning(runs: Iterable[StoredRun], archive: Path) -> None:
+    """:raises RunError: when runs of one series were made by code that learns differently; peers do not learn by it"""
+    first: dict[Place, set[str]] = {}
+    for run in runs:
+        learned_by, series = run.record.status.learned_by, replace(run.place, seed=0)
+        if not is_peer(run.config.agent) and first.setdefault(series, learned_by) != learned_by:
+            both = " and ".join(sorted({name or "unknown" for name in first[series] | learned_by}))
+            raise RunError(
+                f"runs of {run.place.series} on {run.place.environment} were made by code that learns differently "
+                f"(fingerprints {both}): choose another folder than {archive}, or remove it"
+            )
 
 
 def _worth(run: StoredRun) -> tuple[bool, int]:
@@ -351,11 +369,12 @@ def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
 
 def _read_episodes(path: Path) -> dict[tuple[str, str], tuple[array[float], array[int]]]:
     """Returns and lengths, by the number and the kind of the run."""
-    text = read_gzip(path, _UNPACKED).decode()
+    lines = io.TextIOWrapper(io.BytesIO(read_gzip(path, _UNPACKED)), "utf-8", newline="")  # text in pieces
     found: dict[tuple[str, str], tuple[array[float], array[int]]] = {}
-    for number, kind, episode_return, length in itertools.islice(csv.reader(io.StringIO(text)), 1, None):
+    for number, kind, episode_return, length in itertools.islice(csv.reader(lines), 1, None):
         if (number, kind) not in found:
             found[number, kind] = array("d"), array("q")
-        found[number, kind][0].append(float(episode_return))
-        found[number, kind][1].append(int(length or 0))
+        returns, lengths = found[number, kind]
+        returns.append(float(episode_return))
+        lengths.append(int(length or 0))
     return found

@@ -31,7 +31,7 @@ Content = tuple[Path, Callable[[Any], object]]
 
 def circumstances(command: Sequence[str]) -> Circumstances:
     """When, how and with what a session is started."""
-    return Circumstances(started=_now(), command=list(command), versions=origin(), platform=platform.platform())
+    return Circumstances(started=now(), command=list(command), versions=origin(), platform=platform.platform())
 
 
 def new_status(command: Sequence[str], policy: str, learner: str, defaults: dict[str, Any], **more: Any) -> RunStatus:
@@ -40,7 +40,8 @@ def new_status(command: Sequence[str], policy: str, learner: str, defaults: dict
     return RunStatus(status="prepared", result=None, **made, **more)
 
 
-def _now() -> str:
+def now() -> str:
+    """As ``config.json`` tells the time."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
@@ -231,7 +232,7 @@ class Session:
         status, folder, problems = self.status, self.folder, []
         earlier = status.result
         status.state, status.result = state, self.progress.summary
-        status.finished = None if state == "running" else _now()
+        status.finished = None if state == "running" else now()
         if self.driver.has_findings:
             status.findings = [finding.as_dict() for finding in self.progress.findings]
 

@@ -53,11 +53,15 @@ def settable(agent_class: type[Any]) -> dict[str, inspect.Parameter]:
 
 
 def defaults_of(agent_class: type[Any], given: Container[str] = ()) -> dict[str, Any]:
-    """The defaults of an agent's arguments, without those that are given."""
+    """The defaults of an agent's arguments, without those that are given, and those that do nothing unless they are."""
+    from bdpi.agents import Ensemble
+    from bdpi.agents.arguments import UNLESS_GIVEN
+
+    idle = UNLESS_GIVEN if issubclass(agent_class, Ensemble) else set()
     return {
         name: parameter.default
         for name, parameter in settable(agent_class).items()
-        if name not in given and parameter.default is not parameter.empty
+        if name not in given and name not in idle and parameter.default is not parameter.empty
     }
 
 

@@ -25,12 +25,12 @@ from bdpi.runs.build import (
     with_preset,
     wrapped,
 )
-from bdpi.runs.config import RunConfig, RunStatus
+from bdpi.runs.config import RunConfig, RunRecord, RunStatus
 from bdpi.runs.episodes import Episodes, Summary, check_number, read_monitor
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.progress import Observer, Progress
-from bdpi.runs.session import Content, Driver, Session, circumstances, new_status
+from bdpi.runs.session import Content, Driver, Session, circumstances, new_status, now
 from bdpi.runs.settings import defaults_of
 from bdpi.runs.trust import check_module
 from bdpi.storage.reading import read_json
@@ -126,6 +126,7 @@ def prepare_resumption(
         folder.refuse_links()
         try:
             folder.settle(status.checkpoint)
+            _finish_if_complete(folder, config, status)
         except OSError as error:
             raise RunError(
                 f"{path} cannot be written: {error.strerror or error}; copy it, and resume the copy"
@@ -151,6 +152,13 @@ def prepare_resumption(
         progress.episode_steps = _continue_episode(folder, environment)
     status.learner, status.resumed = agent.learner_name, [*status.resumed, circumstances(command)]
     return Session(folder, config, status, driver, progress)
+
+
+def _finish_if_complete(folder: RunFolder, config: RunConfig, status: RunStatus) -> None:
+    """A run that was killed after its last episode, before it could say so, is finished. Requires the lock."""
+    if status.state == "running" and status.result is not None and _saved_progress(folder, config, status).complete:
+        status.state, status.finished = "finished", now()
+        folder.write(RunRecord(config, status))
 
 
 def _with_whole_paths(config: RunConfig) -> RunConfig:
@@ -198,7 +206,7 @@ def _continue_episode(folder: RunFolder, environment: Any) -> int:
         return int(trace["steps"])
     except FileNotFoundError:  # removed, because it was damaged
         return 0
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise RunError(f"{folder.episode} is damaged: {named(error)}; without it, an episode is given up") from None
 
 

@@ -9,6 +9,9 @@ import platform
 import subprocess
 from pathlib import Path
 
+#: What this code learns: the fingerprint of all cases of tests/golden that learn, which the tests compare with this.
+#: Runs of different commits with the same one may stand together.
+LEARNING = "03228bb0379e"
 PACKAGES = ("bdpi", "numpy", "torch", "gymnasium", "stable-baselines3")
 
 
@@ -18,9 +21,9 @@ def versions() -> dict[str, str]:
 
 
 def origin() -> dict[str, str]:
-    """The same, and the commit, where this is a clone of the repository: a version number has many of them."""
+    """The same, what the code learns, and the commit, where this is a clone of the repository."""
     found = _commit()
-    return versions() | ({"commit": found} if found else {})
+    return {**versions(), "learning": LEARNING} | ({"commit": found} if found else {})
 
 
 @functools.cache

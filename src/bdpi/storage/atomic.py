@@ -110,13 +110,20 @@ def _exists(process: int) -> bool:
     return True
 
 
+def is_special(path: Path) -> bool:
+    """Whether it is there, and neither a file nor a folder: a pipe, a device, a link that leads nowhere."""
+    return os.path.lexists(path) and not path.is_file() and not path.is_dir()
+
+
 def refuse_journal(path: str | os.PathLike[str]) -> None:
-    """Refuse to open or replace a file that is an open journal.
+    """Refuse to open or replace a file that is an open journal, or a pipe or a device, which might never end.
 
     Closing a file gives back all locks that the process has on it, those of a journal included.
 
-    :raises ValueError: when a journal is open there, or was when its program crashed
+    :raises ValueError: when a journal is open there, or was when its program crashed; when it is no file
     """
+    if is_special(Path(path)):
+        raise ValueError(f"{path} is not a file: choose another one")
     log = Path(f"{Path(path).resolve()}-wal")
     if log.exists():
         raise ValueError(f"{path} is a journal (there is {log.name} beside it): choose another file")

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import stat
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -71,8 +72,8 @@ def parse_json(text: str | bytes) -> Any:
     :raises Damaged: when it is none, is nested too deeply, or has text that cannot be written again
     """
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(text.decode() if isinstance(text, bytes) else text)
+    except (ValueError, RecursionError, SystemError) as error:  # the last of arrays of text that no Unicode has
         raise Damaged(f"it is no JSON: {str(error) or type(error).__name__}") from None
     level = [value]
     for _ in range(_DEEPEST):
@@ -86,7 +87,7 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, list):
-        return [part for part in value if isinstance(part, dict | list | str)]
+        return [part for part in value if part and isinstance(part, (dict, list, str))]  # quicker than dict | list
     if isinstance(value, str) and not value.isascii():
         try:
             value.encode()
@@ -132,31 +133,35 @@ def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[A
     return shape, dtype
 
 
+def n_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Of an array, whatever its header says."""
+    return int(np.prod(shape, dtype=object)) * dtype.itemsize
+
+
 def read_arrays(file: IO[bytes]) -> dict[str, NDArray[Any]]:
     """The arrays of an NPZ file, whose sizes are added up before any of them is read.
 
     :raises Damaged: when it is none, or holds more than it may
     """
-    size = file.seek(0, os.SEEK_END)
+    most, arrays = most_unpacked(file.seek(0, os.SEEK_END)), {}
     file.seek(0)
-    most, arrays = most_unpacked(size), {}
     try:
         with zipfile.ZipFile(file) as archive:
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
                 with archive.open(info) as part:
                     shape, dtype = read_header(part, name)
-                    n_bytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
-                    most -= n_bytes
+                    size = n_bytes(shape, dtype)
+                    most -= size
                     if most < 0 or name in arrays:
                         raise Damaged(f"{name} is there twice, or too large; BDPI_UNPACK_MB=N allows for N megabytes")
-                    content = np.empty(n_bytes, np.uint8)
-                    if _fill(part, content) != n_bytes or part.read(1):
+                    content = np.empty(size, np.uint8)
+                    if _fill(part, content) != size or part.read(1):
                         raise Damaged(f"{name} has not as many numbers as it says")
                     arrays[name] = content.view(dtype).reshape(shape)
-    except _UNREADABLE as error:
-        if isinstance(error, Damaged):
-            raise
+    except Damaged:
+        raise
+    except UNREADABLE as error:
         raise Damaged(str(error) or type(error).__name__) from None
     return arrays
 
@@ -171,11 +176,12 @@ def _fill(part: IO[bytes], content: NDArray[np.uint8]) -> int:
     return done
 
 
-#: What comes out of ``zipfile`` and NumPy when an archive is damaged, or something else.
-_UNREADABLE = (
+#: What comes out of ``zipfile``, NumPy and Parquet when a file is damaged, or something else.
+UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
-    SyntaxError,  # headers of arrays are Python
+    tokenize.TokenError,  # headers of arrays are Python
+    SyntaxError,
     ValueError,
     TypeError,
     KeyError,
@@ -185,4 +191,5 @@ _UNREADABLE = (
     RuntimeError,  # encrypted
     OverflowError,
     MemoryError,
+    OSError,  # a place before the beginning of the file
 )

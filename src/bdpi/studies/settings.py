@@ -17,11 +17,14 @@ def check_settings(agent: str, values: Mapping[str, Iterable[Any]], where: str) 
     :param where: for messages
     :raises RunError: when there is no such agent, it has no such hyper-parameter, or a value is of the wrong kind
     """
+    from bdpi.agents.schema import PATHS
     from bdpi.runs.build import agent_class
     from bdpi.runs.settings import parse_settings
 
     if "seed" in values:
         raise RunError(f"{where} sets 'seed': runs have the seeds 0, 1, 2 and so on, leave it out")
+    if path := next((name for name in PATHS if name in values), None):
+        raise RunError(f"{where} sets {path!r}: the runs of a study write into their own folders only, leave it out")
     try:
         cls = agent_class(agent)
         for name, choices in values.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 from bdpi.runs.errors import RunError
 
+_MOST_CHOICES = 1_000
 _ATTEMPTS = 1_000  # a rule that refuses so many configurations in a row leaves none
 
 
@@ -48,17 +49,23 @@ class Space:
         if not isinstance(values, Mapping) or not values:
             raise RunError(f"the space of {where} must be a table of names and lists of values, not {values!r}")
         for name, choices in values.items():
+            if not isinstance(name, str):
+                raise RunError(f"the space of {where} has {name!r}, which is no name of a hyper-parameter")
             if not isinstance(choices, list) or not choices:
                 raise RunError(
                     f"{name} in the space of {where} needs a list of values, such as [1, 2], not {choices!r}"
+                )
+            if len(choices) > _MOST_CHOICES:
+                raise RunError(
+                    f"{name} in the space of {where} has {len(choices)} values: give {_MOST_CHOICES} at most"
                 )
             if any(choices.count(choice) > 1 for choice in choices):
                 raise RunError(f"{name} in the space of {where} has a value twice: {choices!r}")
         for rule, pairs in (("at_most", at_most), ("same", same)):
             if not isinstance(pairs, Mapping):
                 raise RunError(f"{rule} of {where} must be a table of pairs of hyper-parameters, not {pairs!r}")
-            names = {*pairs.values(), *(pairs if rule == "at_most" else ())}
-            missing = sorted(str(name) for name in names if name not in values)
+            names = [*pairs.values(), *(pairs if rule == "at_most" else ())]
+            missing = sorted({str(name) for name in names if not isinstance(name, str) or name not in values})
             if missing:
                 raise RunError(f"{rule} of {where} names {', '.join(missing)}: its space has {', '.join(values)}")
         drawn = sorted(str(name) for name in same if name in values)
@@ -90,11 +97,20 @@ class Space:
                 for name, choices in self.values.items()
             }
             settings = {name: self.values[name][index] for name, index in indices.items()}
-            if all(settings[small] <= settings[large] for small, large in self.at_most.items()):
+            if all(self._is_at_most(settings, *pair) for pair in self.at_most.items()):
                 settings |= {name: settings[other] for name, other in self.same.items()}
                 return Configuration(settings, {name: (i, len(self.values[name])) for name, i in indices.items()})
         rules = ", ".join(f"{small} is at most {large}" for small, large in self.at_most.items())
         raise RunError(f"no configuration of {algorithm} was found in which {rules}: give the lists smaller values")
+
+    @staticmethod
+    def _is_at_most(settings: dict[str, Any], small: str, large: str) -> bool:
+        try:
+            return bool(settings[small] <= settings[large])
+        except TypeError:
+            raise RunError(
+                f"{small}, {settings[small]!r}, and {large}, {settings[large]!r}, cannot be compared: give numbers"
+            ) from None
 
 
 def _index(text: str, n: int) -> int:

@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from bdpi.runs.config import Place, RunConfig
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.job import Job
+from bdpi.runs.results import MOST_RUNS
 from bdpi.runs.settings import POLICY_SETTINGS
+from bdpi.storage.reading import Damaged, read_bytes
 from bdpi.studies.settings import check_settings
 from bdpi.studies.space import Space
 from bdpi.studies.tables import mapping, only_known, read_yaml, whole
 
+_LARGEST = 256 << 10  # bytes of a YAML file, which takes some seconds to read then
+_MOST_LINKS = 20  # from a series that is the same as another to the one that has runs
 _SPACE = ("space", "at_most", "same")
 _SETTINGS = ("agent", "set", *_SPACE, "off_policy_noise", "action_bits", "record_entropy", "episodes", "in", "same_as")
 _ID = re.compile(r":|-v\d+$")  # what only Gymnasium ids have
@@ -168,7 +173,12 @@ class Study:
 
     def _places(self, seed: int) -> Iterator[tuple[Series, Place]]:
         for series in self.series:
-            yield series, Place(self.name, series.row, series.environment, series.name, seed)
+            try:
+                place = Place(self.name, series.row, series.environment, series.name, seed)
+            except ValidationError as error:
+                wrong = error.errors()[0]
+                raise RunError(f"{self.name} has the name {wrong['input']!r}: {wrong['msg']}") from None
+            yield series, place
 
     def _job(self, series: Series, seed: int, place: Place, root: Path) -> Job:
         drawn = None if series.space is None else series.space.draw(series.agent, seed)
@@ -228,7 +238,7 @@ def load_study(name: str) -> Study:
         if path.suffix == ".py":
             table = runpy.run_path(name).get("STUDY")
         elif path.suffix in (".yaml", ".yml"):
-            table = read_yaml(path.read_text("utf-8"), name)
+            table = read_yaml(read_bytes(path, _LARGEST).decode(), name)
         elif name in study_names():
             table = read_yaml((files("bdpi.studies") / f"{name}.yaml").read_text("utf-8"), name)
         else:
@@ -239,10 +249,12 @@ def load_study(name: str) -> Study:
         raise RunError(f"{name} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RunError(f"{name} is no YAML: {one_line(error)}") from None
+    except Damaged as error:
+        raise RunError(f"{name} is no study: {error}") from None
     except RunError:
         raise
     except (Exception, SystemExit) as error:  # a Python file may do anything
-        raise RunError(f"{name} cannot be run: {named(error)}") from None
+        raise RunError(f"{name} cannot be {'run' if path.suffix == '.py' else 'read'}: {named(error)}") from None
     return parse_study(_study_name(path) if path.suffix else name, table)
 
 
@@ -263,11 +275,12 @@ def parse_study(name: str, table: Any) -> Study:
         for short, entry in _entries(table, "environments", name).items()
     }
     short_names = {short: str(entry["id"]) for short, entry in environments.items()}
+    known: dict[str, str] = {}
     for short, environment in short_names.items():
-        first = next(other for other, same in short_names.items() if same == environment)
+        first = known.setdefault(environment, short)
         if first != short:
             raise RunError(f"environments {first} and {short} of {name} are both {environment}: leave one out")
-    series = []
+    series: list[Series] = []
     for row, entries in _entries(table, "rows", name).items():
         entries = mapping(entries, f"row {row} of {name}")
         if not entries:
@@ -275,7 +288,9 @@ def parse_study(name: str, table: Any) -> Study:
         for label, settings in entries.items():
             where = f"{row}/{label} of {name}"
             series += _series(row, label, environments, settings, where)
-    resolved = tuple(_resolved(one, series, name) for one in series)
+            _check_runs(len(series), name)
+    by_name = {(one.row, one.name, one.environment): one for one in series}
+    resolved = tuple(_resolved(one, by_name, name) for one in series)
     draws = {one.space is not None for one in resolved}
     if len(draws) > 1:
         raise RunError(f"some series of the study {name} have a space, others do not: make two studies of it")
@@ -283,7 +298,13 @@ def parse_study(name: str, table: Any) -> Study:
     if other in table:
         raise RunError(f"the study {name} has {other!r}: it needs {number!r}, as its series have {_spaces(draws)}")
     seeds = whole(table.get(number, 8), f"{number} of the study {name}")
+    _check_runs(seeds * len(resolved), name)
     return Study(name, str(table.get("title", name)), seeds, resolved, short_names)
+
+
+def _check_runs(runs: int, study: str) -> None:
+    if runs > MOST_RUNS:
+        raise RunError(f"the study {study} has more than {MOST_RUNS} runs: make several studies of it")
 
 
 def _entries(table: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:
@@ -304,18 +325,17 @@ def _environment(entry: Any, what: str) -> dict[str, Any]:
     return entry
 
 
-def _resolved(one: Series, series: list[Series], study: str) -> Series:
+def _resolved(one: Series, series: Mapping[tuple[str, str, str], Series], study: str) -> Series:
     """A series that shows others, with what those are; any other one as it is."""
-    origin, seen = one, [one.same_as]
+    origin, links = one, 0
     while origin.same_as is not None:
-        found = [s for s in series if (s.row, s.name) == origin.same_as and s.environment == one.environment]
-        if not found:
+        found = series.get((*origin.same_as, one.environment)) if len(origin.same_as) == 2 else None
+        if found is None:
             shown = "/".join(origin.same_as)
             raise RunError(f"{origin.row}/{origin.name} of {study} is the same as {shown}, which is not there")
-        origin = found[0]
-        if origin.same_as in seen:
-            raise RunError(f"{origin.row}/{origin.name} of {study} shows itself by 'same_as': give it an agent instead")
-        seen.append(origin.same_as)
+        origin, links = found, links + 1
+        if links > _MOST_LINKS:
+            raise RunError(f"{one.row}/{one.name} of {study} shows itself by 'same_as': give it an agent instead")
     if origin is one:
         return one
     return Series(**{**vars(origin), "row": one.row, "name": one.name, "same_as": (origin.row, origin.name)})

@@ -12,11 +12,19 @@ import yaml
 from bdpi.runs.errors import RunError
 
 _MOST_NODES = 100_000
+_LONGEST = 2_000  # characters of a value; a longer number may be one that Python does not print
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a name that is there twice in a table, of which PyYAML takes the last."""
+    """Refuses a name that is there twice in a table, of which PyYAML takes the last, and values that are too long."""
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if len(node.value) > _LONGEST:
+            line = node.start_mark.line + 1
+            raise RunError(f"{self.name} has a value of {len(node.value)} characters (line {line}): write less")
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # When it is composed, and not when it is constructed: by then, other tables may have been merged into it.
@@ -77,7 +85,8 @@ def only_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
     """:raises RunError: for unknown names"""
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise RunError(f"{what} has the unknown {', '.join(map(repr, unknown))}: known are {', '.join(known)}")
+        shown = ", ".join(map(repr, unknown[:5]))
+        raise RunError(f"{what} has the unknown {shown}: known are {', '.join(known)}")
 
 
 def whole(value: Any, what: str) -> int:

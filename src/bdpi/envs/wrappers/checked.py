@@ -57,19 +57,30 @@ class Checked(gym.Wrapper[Any, Any, Any, Any]):
                 f"the {what} of step {self._step} has shape {np.shape(seen)}, and the observation space says "
                 f"{space.shape}: correct one of them"
             )
-        if not self._warned and isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
-            self._warn_if_far(np.asarray(seen), space, what)
+        if not self._warned:
+            self._warned = warn_if_far(seen, space, f"{what} of step {self._step}")
 
-    def _warn_if_far(self, seen: Any, space: spaces.Box, what: str) -> None:
-        with np.errstate(all="ignore"):
-            beyond = np.maximum(space.low - seen, seen - space.high) > space.high - space.low
-        if beyond.any():
-            self._warned = True
-            index = int(np.argmax(beyond.reshape(-1)))
-            low, high = (float(bound.reshape(-1)[index]) for bound in (space.low, space.high))
-            warnings.warn(
-                f"number {index} of the {what} of step {self._step} is {float(seen.reshape(-1)[index]):g}, far outside "
-                f"its space, from {low:g} to {high:g}: correct the space, or the environment",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+
+def warn_if_far(seen: Any, space: spaces.Space[Any], what: str) -> bool:
+    """Warn of an observation that is outside its space by more than that is wide; returns whether it is.
+
+    :param what: it is, for the message
+    """
+    if isinstance(space, spaces.Dict):
+        return any(warn_if_far(seen[key], part, f"{what} ({key!r})") for key, part in space.spaces.items())
+    if not isinstance(space, spaces.Box) or np.dtype(space.dtype).kind != "f":
+        return False
+    seen = np.asarray(seen)
+    with np.errstate(all="ignore"):
+        beyond = np.maximum(space.low - seen, seen - space.high) > space.high - space.low
+    if not beyond.any():
+        return False
+    index = int(np.argmax(beyond.reshape(-1)))
+    low, high = (float(bound.reshape(-1)[index]) for bound in (space.low, space.high))
+    warnings.warn(
+        f"number {index} of the {what} is {float(seen.reshape(-1)[index]):g}, far outside its space, from {low:g} to "
+        f"{high:g}: correct the space, or the environment",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return True

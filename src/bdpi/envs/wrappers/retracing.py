@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+_BIT_GENERATORS: dict[str, Any] = {
+    each.__name__: each
+    for each in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
+}
 CONTINUED = "continued_episode"  #: in the info of a reset that went on with an earlier episode
 
 
@@ -65,7 +70,13 @@ class Retracing(gym.Wrapper[Any, Any, Any, Any]):
         return {"start": self._start, "actions": list(self._actions), "observation": self._digest}
 
     def follow(self, trace: dict[str, Any]) -> None:
-        """Let the next ``reset`` go on with this episode."""
+        """Let the next ``reset`` go on with this episode.
+
+        :raises ValueError: for what :meth:`trace` cannot have returned
+        """
+        start = trace.get("start") if isinstance(trace, dict) else None
+        if not isinstance(start, dict) or not {"generators", "seed"} <= start.keys() or not _is_episode(trace):
+            raise ValueError(f"not the trace of an episode: {str(trace)[:100]}")
         self._to_follow = trace
 
     def _repeat(self, trace: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
@@ -83,6 +94,10 @@ class Retracing(gym.Wrapper[Any, Any, Any, Any]):
             return None
         self._start, self._actions, self._digest = start, list(actions), trace["observation"]
         return observation, {**info, CONTINUED: True}
+
+
+def _is_episode(trace: dict[str, Any]) -> bool:
+    return isinstance(trace.get("actions"), list) and isinstance(trace.get("observation"), str)
 
 
 def digest(observation: Any) -> str:
@@ -116,6 +131,9 @@ def _states(env: Any) -> list[dict[str, Any]]:
 def _restore(env: Any, states: list[dict[str, Any]]) -> None:
     for layer, generators in zip(_layers(env), states, strict=True):
         for name, state in generators.items():
-            bits = getattr(np.random, state["bit_generator"])()
+            found = inspect.getattr_static(layer, name, "")
+            if found is not None and not isinstance(found, np.random.Generator):  # a file cannot replace anything else
+                raise ValueError(f"{name} is no generator")
+            bits = _BIT_GENERATORS[state["bit_generator"]]()
             bits.state = state
             setattr(layer, name, np.random.Generator(bits))
