@@ -546,7 +546,7 @@ def test_a_killed_process_is_replaced(tmp_path: Path, expected: dict[Any, Any]) 
 @pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 def test_a_study_goes_on_when_the_server_that_forks_its_processes_is_killed(tmp_path: Path) -> None:
-    one = job(tmp_path, episodes=40)
+    one = job(tmp_path, episodes=1000)  # some seconds, so that it is still going on when the server is killed
     killed: list[int] = []
 
     def is_interrupted() -> bool:
