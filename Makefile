@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+FOR_TRAINING := $(VENV)/.installed-for-training
 INSTALLED := $(VENV)/.installed
 WITH_CUDA := $(VENV)/.installed-cuda
 
@@ -11,25 +12,37 @@ WITH_CUDA := $(VENV)/.installed-cuda
 help: ## What can be done here
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED) ## Virtual environment, compiled learner, package
+setup: $(INSTALLED) ## Virtual environment, compiled learner, package, and all tools (`make train` does with less)
 
-# Python changes need no new installation (it is editable); C++ and dependency changes do. Where requirements.lock is for this
-# Python and system, all that it has is installed by hash first. PyTorch, of which there are several builds, is not in it.
+# Python changes need no new installation (it is editable); C++ and dependency changes do. Where the lock files are for this
+# Python and system, all that one has is installed by hash first. PyTorch, of which there are several builds, is not in them.
 IS_LOCKED := import platform, sys; sys.exit((sys.platform, platform.machine(), sys.version_info[:2]) != ("linux", "x86_64", (3, 11)))
-$(INSTALLED): pyproject.toml constraints.txt requirements.lock CMakeLists.txt $(wildcard cpp/*) src/bdpi/learner/rules/rules.hpp
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*) src/bdpi/learner/rules/rules.hpp
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+# $(1): a lock file, $(2): what pip installs after it
+define install
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Setting up $(VENV) (about two minutes the first time) ..."
-	@! $(BIN)/python -c '$(IS_LOCKED)' || \
-	  $(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@! $(BIN)/python -c '$(IS_LOCKED)' || $(PIP) --no-deps --require-hashes -r $(1)
+	@$(PIP) -c constraints.txt -e '$(2)'
+endef
+
+# Nothing but what training needs.
+$(FOR_TRAINING): $(SOURCES) requirements.lock
+	@echo "Setting up $(VENV) for training (about a minute the first time) ..."
+	$(call install,requirements.lock,.)
 	@touch $@
+
+$(INSTALLED): $(SOURCES) requirements-dev.lock
+	@echo "Setting up $(VENV) with all tools (about two minutes the first time) ..."
+	$(call install,requirements-dev.lock,.[dev])
+	@touch $(FOR_TRAINING) $@
 
 # What compiles the fused kernels. They need a PyTorch for CUDA, which PyPI's is on Linux.
 $(WITH_CUDA): $(INSTALLED)
-	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[cuda]'
+	@$(PIP) -c constraints.txt -e '.[cuda]'
 	@touch $@
 
-train: $(INSTALLED) ## Train BDPI on FrozenLake8x8 for 300 episodes (one to two minutes)
+train: $(FOR_TRAINING) ## Train BDPI on FrozenLake8x8 for 300 episodes (one to two minutes)
 	@$(BIN)/bdpi train FrozenLake8x8-v1 --episodes 300 --seed 1
 
 test: lint ## Lint, types, and all tests that take few seconds
@@ -91,12 +104,15 @@ learning: $(INSTALLED) ## Learning results of all agents (hours; can be stopped 
 docs: $(INSTALLED) ## The documentation site in build/site, with all links checked; to be read without a network
 	@$(BIN)/mkdocs build --strict
 
-lock: $(INSTALLED) ## Write requirements.lock anew, from what pyproject.toml and constraints.txt allow today
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip compile --quiet --extra dev --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-	  -c constraints.txt --no-header --no-annotate pyproject.toml | \
-	  awk '/^[a-z]/ {kept = !/^(torch|triton|nvidia-|cuda-)/} kept' > build/requirements.lock
-	@mv build/requirements.lock requirements.lock
+# Dependencies of training are the same in both files.
+COMPILE := uv pip compile --quiet --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --no-header --no-annotate
+LOCKED := awk '/^[a-z]/ {kept = !/^(torch|triton|nvidia-|cuda-)/} kept'
+lock: $(INSTALLED) ## Write requirements.lock and requirements-dev.lock anew, from what pyproject.toml and constraints.txt allow today
+	@$(PIP) --quiet uv && mkdir -p build
+	@$(BIN)/$(COMPILE) --extra dev -c constraints.txt pyproject.toml > build/dev.lock
+	@$(BIN)/$(COMPILE) -c constraints.txt -c build/dev.lock pyproject.toml > build/training.lock
+	@$(LOCKED) build/dev.lock > requirements-dev.lock
+	@$(LOCKED) build/training.lock > requirements.lock
 
 clean: ## Remove what the other targets made, except runs/
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

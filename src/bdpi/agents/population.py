@@ -26,7 +26,7 @@ from bdpi.agents import checks
 from bdpi.agents.ensemble import Ensemble, Epochs
 from bdpi.agents.files import class_of
 from bdpi.agents.learners import learn_together
-from bdpi.envs.drawing import prepare_drawing_of
+from bdpi.envs.preparing import prepare_environment
 from bdpi.learner import fused, nvrtc
 from bdpi.learner.interface import EpochMetrics
 from bdpi.learner.joint import JointLearner
@@ -238,7 +238,7 @@ def _make(env: Maker, others: list[Ensemble]) -> gym.Env[Any, Any]:
     :param others: agents that have one
     """
     if isinstance(env, str):
-        prepare_drawing_of(env)
+        prepare_environment(env)
         made = gym.make(env)
     else:
         made = env()

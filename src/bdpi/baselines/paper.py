@@ -35,7 +35,7 @@ from torch import nn
 import bdpi.envs
 from bdpi.baselines.acktr import ACKTR
 from bdpi.baselines.dueling import PrioritizedDuelingDQN
-from bdpi.envs.drawing import prepare_drawing_of
+from bdpi.envs.preparing import prepare_environment
 
 #: By the name they have in :func:`make_peer`.
 PEERS: dict[str, type[BaseAlgorithm]] = {
@@ -168,7 +168,7 @@ def make_peer(
 
 def _make(environment_id: str) -> gym.Env[Any, Any]:
     bdpi.envs.register()
-    prepare_drawing_of(environment_id)
+    prepare_environment(environment_id)
     return gym.make(environment_id)
 
 

@@ -6,8 +6,6 @@ import contextlib
 import os
 import sys
 
-import gymnasium as gym
-
 
 def prepare_drawing() -> None:
     """Let MiniWorld's environments, and others that draw by pyglet or Mesa, start where they would not.
@@ -24,13 +22,3 @@ def prepare_drawing() -> None:
     # Triton's crashes the process; the other way round, both work.
     with contextlib.suppress(ImportError):
         import triton  # noqa: F401
-
-
-def prepare_drawing_of(environment: str) -> None:
-    """The same before ``gymnasium.make`` of an id. Environments of Gymnasium do without, and ours take care themselves.
-
-    :param environment: as Gymnasium takes it
-    """
-    spec = gym.registry.get(environment)
-    if spec is None or not str(spec.entry_point).startswith(("gymnasium.", "bdpi.")):
-        prepare_drawing()

@@ -57,11 +57,11 @@ def make_environment(environment: str, render_mode: str | None = None) -> gym.En
     import gymnasium as gym
 
     import bdpi.envs
-    from bdpi.envs.drawing import prepare_drawing_of
+    from bdpi.envs.preparing import prepare_environment
 
     bdpi.envs.register()
-    prepare_drawing_of(environment)
     try:
+        prepare_environment(environment)
         # Not every environment has this argument.
         return gym.make(environment) if render_mode is None else gym.make(environment, render_mode=render_mode)
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv) as error:

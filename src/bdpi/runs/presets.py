@@ -38,7 +38,10 @@ PRESETS: dict[str, Preset] = {
     ),
     "FrozenLake8x8-v1": Preset("cross slippery ice without falling in", changes="states are one-hot"),
     "LunarLander-v3": Preset(
-        "land a rocket between two flags", policy_kwargs={"net_arch": [256]}, changes="net_arch=[256]"
+        "land a rocket between two flags",
+        policy_kwargs={"net_arch": [256]},
+        changes="net_arch=[256]",
+        install='pip install "bdpi[box2d]"',
     ),
     "CartPole-v1": Preset("balance a pole on a cart"),
     "Pendulum-v1": Preset("swing up and balance, with a continuous torque", changes="Binary Action Search, 6 bits"),
