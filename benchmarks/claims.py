@@ -324,7 +324,8 @@ Written by `make figures` (benchmarks/claims.py) from the runs under results/. E
 results, in our words, with what we have measured so far and a verdict. Means have Student's 95 % intervals over runs;
 probabilities of improvement and S have bootstrap intervals, shares Wilson's. Where some runs are not finished, numbers
 are of the last episodes that all runs have, so that nobody is left out. Critics are written as "how many x how many of
-them are trained per step". Below the table is [how the runs were made](#the-runs), and what is wrong with some.
+them are trained per step". Verdicts of claims are ours; those of the single curves are [computed](curves.md).
+Below the table is [how the runs were made](#the-runs), and what is wrong with some.
 
 | Claim | Measured | Verdict |
 |---|---|---|

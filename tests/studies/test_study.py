@@ -77,6 +77,9 @@ def test_a_smaller_study_has_what_was_asked_for_and_what_that_shows(tmp_path: Pa
     # the runs that 16x16 shows belong to another row; they are run all the same
     assert [(j.place.row, j.place.series, j.config.episodes) for j in jobs] == [("algorithms", "BDPI", 7)] * 3
     assert [p.seed for p, _ in part.folders(tmp_path)] == [0, 1, 2]
+    fresh = study.smaller(environments=("lake",), only=("BDPI",), seeds=2, first_seed=100)
+    assert [job.config.seed for job in fresh.jobs(tmp_path)] == [100, 101]
+    assert {p.seed for p, _ in fresh.folders(tmp_path)} == {100, 101}
     figure = load_study("figure2").smaller(rows=("critics", "noise"), environments=("table",), seeds=1)
     folders = [job.folder for job in figure.jobs(tmp_path)]
     assert len(folders) == len(set(folders)) == 5 + 1 + 1  # 16x16 and BDPI without noise show the same run

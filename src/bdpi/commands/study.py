@@ -43,6 +43,7 @@ def study(
         typer.Option(metavar="SERIES", help="Only this series; may be repeated.", show_default=False),
     ] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs of each series.")] = None,
+    first_seed: Annotated[int, typer.Option(metavar="K", min=0, help="Seed of the first run of each series.")] = 0,
     configs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Runs of each series with random configurations.")
     ] = None,
@@ -85,6 +86,8 @@ def study(
 
     $ bdpi study figure2 --only BDPI --only PPO --episodes 200 --minutes 30
 
+    $ bdpi study figure2 --env table --first-seed 100 --seeds 8
+
     $ bdpi study robustness --configs 50 --episodes 200 --env CartPole-v1
 
     $ bdpi study my_study.yaml --executor ray --ray-address auto
@@ -125,6 +128,7 @@ def study(
         seeds=seeds,
         configs=configs,
         episodes=episodes,
+        first_seed=first_seed,
     )
     root = out.absolute()
     command = ("bdpi", *sys.argv[1:])

@@ -112,6 +112,15 @@ def mean(values: Floats) -> Estimate:
     return Estimate(value, value - half, value + half, n)
 
 
+def bootstrap_mean(values: Floats, fewest: int = 4) -> Estimate:
+    """Mean, with a percentile interval from a bootstrap over runs; without one below ``fewest`` runs."""
+    n = len(values)
+    value = float(values.mean()) if n else math.nan
+    if n < fewest:
+        return Estimate(value, math.nan, math.nan, n)
+    return _with_interval(value, _weights((n,))[0] @ values, n)
+
+
 def student(freedom: int) -> float:
     """97.5 % quantile of Student's t distribution: from a table, and by its expansion around the normal one's."""
     if freedom <= len(_STUDENT):

@@ -56,6 +56,7 @@ class Study:
 
     :param seeds: runs of each series; where series have spaces, how many configurations are drawn
     :param short_names: of the environments, for the command line
+    :param first_seed: of each series; the others follow it
     """
 
     name: str
@@ -63,6 +64,7 @@ class Study:
     seeds: int
     series: tuple[Series, ...]
     short_names: dict[str, str] = field(default_factory=dict)
+    first_seed: int = 0
 
     def __post_init__(self) -> None:
         taken: dict[tuple[str, ...], Series] = {}
@@ -82,6 +84,10 @@ class Study:
                     )
 
     @property
+    def _seeds(self) -> range:
+        return range(self.first_seed, self.first_seed + self.seeds)
+
+    @property
     def draws(self) -> bool:
         """Whether runs of a series differ in their configuration."""
         return any(series.space is not None for series in self.series)
@@ -95,6 +101,7 @@ class Study:
         seeds: int | None = None,
         configs: int | None = None,
         episodes: int | None = None,
+        first_seed: int = 0,
     ) -> Study:
         """A part of the study, with as many runs and episodes as one likes.
 
@@ -105,6 +112,7 @@ class Study:
         :param seeds: so many
         :param configs: so many, in a study that draws configurations
         :param episodes: of each run, instead of what its series or environment has
+        :param first_seed: of each series; of a study that draws configurations, the first one's number
         """
         if self.draws and seeds is not None:
             raise RunError(f"each run of {self.name} has another configuration: give --configs {seeds}, not --seeds")
@@ -114,7 +122,12 @@ class Study:
             new = [name for name in dict.fromkeys(environments) if _ID.search(name) and not self._has(name)]
             if new:
                 return self._elsewhere(new).smaller(
-                    environments=environments, rows=rows, only=only, configs=configs, episodes=episodes
+                    environments=environments,
+                    rows=rows,
+                    only=only,
+                    configs=configs,
+                    episodes=episodes,
+                    first_seed=first_seed,
                 )
         ids = {
             _find(name, self.short_names | {i: i for i in self.short_names.values()}, "environment")
@@ -129,7 +142,8 @@ class Study:
         ]
         if not chosen:
             raise RunError(f"nothing of the study {self.name} is left: those options exclude each other")
-        return Study(self.name, self.title, seeds or configs or self.seeds, tuple(chosen), self.short_names)
+        n = seeds or configs or self.seeds
+        return Study(self.name, self.title, n, tuple(chosen), self.short_names, first_seed)
 
     def _has(self, environment: str) -> bool:
         return environment in self.short_names.values()
@@ -153,13 +167,13 @@ class Study:
             check_settings(series.agent, {**fixed, **drawn}, f"{series.row}/{series.name} of {self.name}")
         return [
             self._job(series, seed, place, root)
-            for seed in range(self.seeds)
+            for seed in self._seeds
             for series, place in self._places(seed)
             if series.same_as is None
         ] + [
             # what `same_as` names may have been left out of a smaller study
             job
-            for seed in range(self.seeds)
+            for seed in self._seeds
             for job in self._borrowed(root, seed)
         ]
 
@@ -167,7 +181,7 @@ class Study:
         """Where the runs of each place are: for series that show others, those of the others."""
         return [
             (place, _path(root, place if series.same_as is None else self._shown(place, series.same_as)))
-            for seed in range(self.seeds)
+            for seed in self._seeds
             for series, place in self._places(seed)
         ]
 
