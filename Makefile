@@ -95,7 +95,7 @@ sanitize: $(INSTALLED) ## Data races in the compiled learner, by GCC's thread sa
 	@LD_PRELOAD=$$(g++ -print-file-name=libtsan.so) TSAN_OPTIONS=exitcode=66 \
 	  $(BIN)/python benchmarks/sanitize.py build/sanitize/bdpi/_native*.so && echo "No data race was reported."
 
-figures: $(INSTALLED) ## The README's figure, docs/results.md and docs/curves.md, from the runs in results/
+figures: $(INSTALLED) ## docs/frozenlake.png, docs/results.md and docs/curves.md, from the runs in results/
 	@$(BIN)/python benchmarks/claims.py
 	@$(BIN)/python benchmarks/curves.py
 

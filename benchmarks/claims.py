@@ -1,4 +1,4 @@
-"""The paper's claims beside what was measured: docs/results.md and the README's figure, from the archives in results/.
+"""The paper's claims beside what was measured: docs/results.md and its figure, from the archives in results/.
 
     make figures
 
@@ -326,6 +326,12 @@ probabilities of improvement and S have bootstrap intervals, shares Wilson's. Wh
 are of the last episodes that all runs have, so that nobody is left out. Critics are written as "how many x how many of
 them are trained per step". Verdicts of claims are ours; those of the single curves are [computed](curves.md).
 Below the table is [how the runs were made](#the-runs), and what is wrong with some.
+
+![FrozenLake: BDPI, ABCDQN and ActorMimic pass 0.5 first, then Bootstrapped DQN; PPO and ACKTR stay low](frozenlake.png)
+
+FrozenLake 8×8 with the paper's configuration, eight runs of each agent; thick lines are ours, thin ones the paper's.
+Returns are those of training, with all its exploration. Other panels are in
+[results/figure2/](../results/figure2/tables.md).
 
 | Claim | Measured | Verdict |
 |---|---|---|

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-# The pages whose Python is run here, and what makes it shorter. docs/robots.md has a test of its own.
+# The pages whose Python is run here, and what makes it shorter. robots.md and speed.md in docs have tests of their own.
 PAGES = {
     "choosing.md": {"2_000": "300"},
     "environments.md": {"1_000": "300", "n_eval_episodes=5": "n_eval_episodes=1"},
@@ -26,7 +26,7 @@ def blocks(page: str) -> list[str]:
 
 
 def test_every_page_with_python_is_run():
-    others = {"robots.md"}
+    others = {"robots.md", "speed.md"}
     assert {path.name for path in (ROOT / "docs").glob("*.md") if blocks(path.name)} == PAGES.keys() | others
 
 

@@ -11,7 +11,7 @@ from bdpi.envs.drawing import prepare_drawing
 
 
 def prepare_environment(environment: str) -> None:
-    """Check that Box2D is there for an environment that needs it, and prepare drawing for those that may draw by OpenGL.
+    """Check that Box2D is there for an environment that needs it, and prepare drawing for one that may need OpenGL.
 
     Environments of Gymnasium draw without OpenGL, and ours take care themselves.
 
