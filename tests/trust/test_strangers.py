@@ -16,6 +16,7 @@ from stable_baselines3 import PPO
 from bdpi.runs.config import RunConfig
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.job import execute
 from bdpi.runs.peer_file import load_peer, save_peer
 from bdpi.runs.play import open_agent
 from bdpi.runs.train import prepare, prepare_resumption
@@ -145,3 +146,27 @@ def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "is a link" in done.stderr
     assert not list((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize("link", ["theirs", "theirs/one/CartPole-v1", "theirs/one/CartPole-v1/BDPI-seed0"])
+def test_a_study_writes_nothing_through_a_link_that_leads_out_of_its_folder(tmp_path: Path, link: str) -> None:
+    """Not even to a run of mine that has the same settings, and would become longer."""
+    settings = "{set: {n_critics: 2, fit_steps: 1, batch_size: 8}}"
+    table = f"environments: {{c: CartPole-v1}}\nseeds: 1\nrows: {{one: {{BDPI: {settings}}}}}\n"
+    (tmp_path / "theirs.yaml").write_text(table)
+    study, mine = load_study(str(tmp_path / "theirs.yaml")), tmp_path / "mine"
+    assert [execute(job).status for job in study.smaller(episodes=1).jobs(mine)] == ["finished"]
+    before = {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()}
+    place = tmp_path / "out" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(mine / link)
+    with pytest.raises(RunError, match="is a link"):
+        for job in study.smaller(episodes=2).jobs(tmp_path / "out"):
+            execute(job)
+    assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == before
+
+
+def test_the_folder_of_all_studies_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "large disk").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "large disk")
+    assert load_study("figure2").smaller(seeds=1).jobs(tmp_path / "runs")

@@ -1,6 +1,9 @@
-"""Two writers of one file, in one process."""
+"""Two writers of one file: threads of a process, and processes."""
 
+import subprocess
+import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,80 @@ def test_savings_at_once_never_damage_a_file(tmp_path: Path, n: int) -> None:
     for thread in threads:
         thread.join()
     assert not errors
+    assert [file.name for file in tmp_path.iterdir()] == ["lamp.zip"]
+
+
+def test_threads_write_a_file_one_after_the_other(tmp_path: Path) -> None:
+    """However they spell its path: there is never more than one partial file, and nothing waits for another file."""
+    (tmp_path / "folder").mkdir()
+    paths = [tmp_path / "lamp.zip", tmp_path / "folder" / ".." / "lamp.zip"]
+    began, release, others = threading.Event(), threading.Event(), []
+
+    def write_slowly(file: Any) -> None:
+        began.set()
+        assert release.wait(30)
+        file.write(b"first")
+
+    def write_too(file: Any) -> None:
+        others.append(release.is_set())
+        file.write(b"second")
+
+    threads = [
+        threading.Thread(target=write_atomically, args=(path, write))
+        for path, write in zip(paths, (write_slowly, write_too), strict=True)
+    ]
+    threads[0].start()
+    assert began.wait(30)
+    threads[1].start()
+    write_atomically(tmp_path / "other.zip", b"of another file")
+    threads[1].join(0.2)
+    assert len(list(tmp_path.glob(".lamp.zip.*.partial"))) == 1
+    release.set()
+    for thread in threads:
+        thread.join()
+    assert others == [True]
+    assert paths[0].read_bytes() == b"second"
+
+
+SAVING = """
+import sys, pathlib
+from bdpi.storage.atomic import write_atomically
+path, content, n = pathlib.Path(sys.argv[1]), bytes([int(sys.argv[2])]) * 20_000, int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(n):
+    write_atomically(path, content)
+"""
+
+
+@pytest.mark.parametrize("n", [600, pytest.param(10_000, marks=pytest.mark.full)])
+def test_two_processes_that_save_a_file_while_a_third_reads_it(tmp_path: Path, n: int) -> None:
+    """This one is the third. ``n``: savings and reads in all, at least."""
+    path, reads = tmp_path / "lamp.zip", 0
+    contents = [bytes([number]) * 20_000 for number in range(2)]
+    write_atomically(path, contents[0])
+    savers = [
+        subprocess.Popen(
+            [sys.executable, "-c", SAVING, path, str(number), str(n // 3)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    for saver in savers:
+        assert saver.stdout is not None
+        assert saver.stdout.readline() == "ready\n"
+    for saver in savers:  # both at once, not one while the other is still being imported
+        assert saver.stdin is not None
+        saver.stdin.write("\n")
+        saver.stdin.flush()
+    while reads < n // 3 or any(saver.poll() is None for saver in savers):
+        assert path.read_bytes() in contents
+        reads += 1
+        time.sleep(1e-4)
+    assert [saver.communicate()[1] for saver in savers] == ["", ""]
     assert [file.name for file in tmp_path.iterdir()] == ["lamp.zip"]
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -60,6 +60,20 @@ def default_path(environment: str, agent: str, seed: int, root: Path = Path("run
         path = parent / f"{name}-{number}"
         number += 1
     return path
+
+
+def refuse_outside(root: Path, folders: Iterable[Path]) -> None:
+    """Runs are written below the folder that the user names: a stranger's link may lead to any other.
+
+    :raises RunError: when one of them is elsewhere
+    """
+    inside = os.path.join(os.path.realpath(root), "")
+    for folder in folders:
+        if not os.path.realpath(folder).startswith(inside):
+            raise RunError(
+                f"{folder} is a link, or is behind one, to {os.path.realpath(folder)}, which is not in {root}: remove "
+                "the link, or choose another --out"
+            )
 
 
 class RunFolder:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from bdpi.runs.config import Place, RunConfig
 from bdpi.runs.errors import RunError, named, one_line
+from bdpi.runs.folder import refuse_outside
 from bdpi.runs.job import Job
 from bdpi.runs.results import MOST_RUNS
 from bdpi.runs.settings import POLICY_SETTINGS
@@ -159,8 +160,10 @@ class Study:
     def jobs(self, root: Path) -> list[Job]:
         """One for each run, seed by seed, so that all curves are there early. Series that show others have none.
 
-        :raises RunError: for an agent or a setting that does not exist, naming the series
+        :raises RunError: for an agent or a setting that does not exist, naming the series; for a link that leads out of
+            the folder
         """
+        refuse_outside(root, dict.fromkeys(path for _, path in self.folders(root)))
         for series in self.series:
             fixed = {name: (value,) for name, value in series.hyperparameters.items()}
             drawn = {} if series.space is None else series.space.all_values
