@@ -54,10 +54,10 @@ def test_a_report_of_more_than_can_be_drawn_in_seconds_is_refused(
     rows = [run([1.0], row=f"row{n}") for n in range(25)]
     environments = [run([1.0], environment=f"E{n}-v0") for n in range(25)]
     for runs in (rows, environments):
-        with pytest.raises(RunError, match="25 panels.*BDPI_PANELS=25"):
+        with pytest.raises(RunError, match=r"25 panels.*BDPI_PANELS=25"):
             write_report(runs, tmp_path / "report", title="t", command="c")
     curves = [run([1.0], series=f"BDPI {n}") for n in range(193)]
-    with pytest.raises(RunError, match="193 curves in 1 panels.*BDPI_PANELS=25"):
+    with pytest.raises(RunError, match=r"193 curves in 1 panels.*BDPI_PANELS=25"):
         write_report(curves, tmp_path / "report", title="t", command="c")
     assert not (tmp_path / "report").exists()
     monkeypatch.setattr("bdpi.report.write._PANELS", 1)
