@@ -45,3 +45,24 @@ def test_headings_are_no_markup_and_what_cannot_be_written_is_named(tmp_path: Pa
     ):
         with pytest.raises(RunError, match=message):
             write_report(stored, folder, title="t", command="c")
+
+
+def test_a_report_of_more_than_can_be_drawn_in_seconds_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive of 300 kB may name a thousand environments."""
+    rows = [run([1.0], row=f"row{n}") for n in range(25)]
+    environments = [run([1.0], environment=f"E{n}-v0") for n in range(25)]
+    for runs in (rows, environments):
+        with pytest.raises(RunError, match=r"25 panels.*BDPI_PANELS=25"):
+            write_report(runs, tmp_path / "report", title="t", command="c")
+    curves = [run([1.0], series=f"BDPI {n}") for n in range(193)]
+    with pytest.raises(RunError, match=r"193 curves in 1 panels.*BDPI_PANELS=25"):
+        write_report(curves, tmp_path / "report", title="t", command="c")
+    assert not (tmp_path / "report").exists()
+    monkeypatch.setattr("bdpi.report.write._PANELS", 1)
+    two = [run([1.0, 2.0], row=f"row{n}") for n in range(2)]
+    with pytest.raises(RunError, match="BDPI_PANELS=2"):
+        write_report(two, tmp_path / "report", title="t", command="c")
+    monkeypatch.setenv("BDPI_PANELS", "2")
+    assert write_report(two, tmp_path / "report", title="t", command="c")

@@ -49,12 +49,18 @@ class Broken(gym.Env):
             seen = np.zeros(4, np.float32)
         if self.how == "reward":
             reward = np.ones(2)  # type: ignore[assignment]
+        if self.how == "nothing":
+            reward = None  # type: ignore[assignment]
+        if self.how == "over":
+            is_over = np.zeros(2, bool)  # type: ignore[assignment]
+        if self.how == "info":
+            return seen, reward, is_over, False, None
         if self.how == "far":
             seen = np.full(3, 1000, np.float32)
         return (seen, reward, is_over, {}) if self.how == "four" else (seen, reward, is_over, False, {})
 
 
-for each in ("shape", "reward", "four", "far", "endless"):
+for each in ("shape", "reward", "nothing", "over", "info", "four", "far", "endless"):
     gym.register(f"Broken{each}-v0", lambda how=each: Broken(how), disable_env_checker=True)
 
 
@@ -78,6 +84,9 @@ def run(how: str, path: Path, **more: Any) -> tuple[Any, list[str]]:
     [
         ("shape", r"step 15 has shape \(4,\)"),
         ("reward", r"reward of step 15"),
+        ("nothing", r"reward of step 15 is None"),
+        ("over", r"terminated of step 15 is an array"),
+        ("info", r"info of step 15 is None"),
         ("four", r"step 15 .* 4 values instead"),
     ],
 )

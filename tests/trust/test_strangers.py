@@ -20,7 +20,7 @@ from bdpi.runs.job import execute
 from bdpi.runs.peer_file import load_peer, save_peer
 from bdpi.runs.play import open_agent
 from bdpi.runs.train import prepare, prepare_resumption
-from bdpi.studies.study import load_study
+from bdpi.studies.study import Study, load_study
 
 BDPI = [sys.executable, "-m", "bdpi.cli"]
 
@@ -161,9 +161,13 @@ def test_a_study_writes_nothing_through_a_link_that_leads_out_of_its_folder(tmp_
     place.parent.mkdir(parents=True)
     place.symlink_to(mine / link)
     with pytest.raises(RunError, match="is a link"):
-        for job in study.smaller(episodes=2).jobs(tmp_path / "out"):
-            execute(job)
+        run_all(study, tmp_path / "out")
     assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == before
+
+
+def run_all(study: Study, out: Path) -> None:
+    for job in study.smaller(episodes=2).jobs(out):
+        execute(job)
 
 
 def test_the_folder_of_all_studies_may_be_a_link(tmp_path: Path) -> None:

@@ -60,12 +60,18 @@ def test_a_child_that_is_forked_while_the_agent_learns() -> None:
         warnings.simplefilter("ignore")
         agent.start_learning()
         observation = agent.observation_space.sample()
+        calls = [
+            lambda: agent.act(observation),
+            lambda: agent.predict(observation),
+            lambda: agent.observe(observation, 0, 1.0, observation, False, False),
+            lambda: agent.save("never.zip"),
+        ]
         for number in range(20):
             agent.observe(observation, agent.act(observation), 1.0, observation, False, False)
             child = os.fork()
             if child == 0:
                 try:
-                    agent.act(observation)
+                    calls[number % len(calls)]()
                 except RuntimeError as error:
                     print(error, flush=True)
                     os._exit(0 if "forked" in str(error) else 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from bdpi.report.tables import TabledRow, escaped, markdown, unfinished
 from bdpi.runs.errors import RunError
 from bdpi.runs.results import StoredRun
 from bdpi.storage.atomic import write_atomically
+
+_PANELS, _CURVES = 24, 8  # that are drawn within seconds; curves for each panel
 
 
 def write_report(
@@ -29,10 +32,11 @@ def write_report(
     :param command: what the reader would run to get the report again.
     :param problems: what the reader should know, such as runs that could not be read.
     :return: the files, in the order in which they were written.
-    :raises RunError: when there are no runs, or the folder cannot be made.
+    :raises RunError: when there are no runs, or too many panels or curves; when the folder cannot be made.
     """
     if not runs:
         raise RunError("there are no runs to report on")
+    _check_size(runs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -53,6 +57,19 @@ def write_report(
     _write(tables, _markdown(tabled, title, command, robustness, problems))
     _write(page, make_page(runs, title=title, command=command, robustness=robustness, rows=tabled, problems=problems))
     return [*written, tables, page]
+
+
+def _check_size(runs: Sequence[StoredRun]) -> None:
+    """A small archive may name thousands of environments, and drawing them takes hours."""
+    curves = {(run.place.study, run.place.row, run.place.environment, run.place.series) for run in runs}
+    panels = {curve[:3] for curve in curves}
+    most = max(_PANELS, int(os.environ.get("BDPI_PANELS", "0")))
+    if len(panels) > most or len(curves) > _CURVES * most:
+        wanted = max(len(panels), -(-len(curves) // _CURVES))
+        raise RunError(
+            f"the runs have {len(curves)} curves in {len(panels)} panels, and a report has {_CURVES * most} in {most}: "
+            f"BDPI_PANELS={wanted} draws them all, which takes long"
+        )
 
 
 def _markdown(

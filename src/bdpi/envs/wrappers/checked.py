@@ -37,14 +37,26 @@ class Checked(gym.Wrapper[Any, Any, Any, Any]):
                 f"step {self._step} of the environment returned {n} values instead of 5: return observation, reward, "
                 "terminated, truncated, info (shimmy converts environments of the old gym)"
             )
-        reward = result[1]
+        self._check_numbers(*result[1:])
+        self._check_observation(result[0], self.observation_space, "observation")
+        return result
+
+    def _check_numbers(self, reward: Any, terminated: Any, truncated: Any, info: Any) -> None:
         if np.ndim(reward) != 0:
             raise ValueError(
                 f"the reward of step {self._step} is an array of shape {np.shape(reward)}, not a number: return "
                 "float(reward), or its sum"
             )
-        self._check_observation(result[0], self.observation_space, "observation")
-        return result
+        if not hasattr(reward, "__float__"):  # None, text
+            raise ValueError(f"the reward of step {self._step} is {reward!r:.80}, not a number: return a float")
+        for name, value in (("terminated", terminated), ("truncated", truncated)):
+            if np.ndim(value) != 0:
+                raise ValueError(
+                    f"{name} of step {self._step} is an array of shape {np.shape(value)}, not true or false: return "
+                    "one bool"
+                )
+        if not isinstance(info, dict):
+            raise ValueError(f"info of step {self._step} is {info!r:.80}, not a dictionary: return {{}}")
 
     def _check_observation(self, seen: Any, space: spaces.Space[Any], what: str) -> None:
         if isinstance(space, spaces.Dict):
