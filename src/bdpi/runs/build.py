@@ -13,6 +13,7 @@ import numpy as np
 
 from bdpi.runs.config import BaseConfig, RunConfig
 from bdpi.runs.errors import RunError, named, one_line
+from bdpi.runs.modules import import_module, not_registered
 from bdpi.runs.presets import preset_of
 from bdpi.runs.settings import policy_arguments
 
@@ -52,6 +53,7 @@ def is_peer(name: str) -> bool:
 def make_environment(environment: str, render_mode: str | None = None) -> gym.Env[Any, Any]:
     """``gymnasium.make``, that also knows the environments of this package and whose errors are one line.
 
+    :param environment: of ``my_module:MyEnv-v0``, the module may be in the current folder.
     :raises RunError: when there is no such environment, or it cannot be made.
     """
     import gymnasium as gym
@@ -60,11 +62,18 @@ def make_environment(environment: str, render_mode: str | None = None) -> gym.En
     from bdpi.envs.preparing import prepare_environment
 
     bdpi.envs.register()
+    module, before = environment.rpartition(":")[0], set(gym.registry)
     try:
-        prepare_environment(environment)
+        prepare_environment(environment)  # before anything is imported that may draw
+        if module:
+            import_module(module)
         # Not every environment has this argument.
         return gym.make(environment) if render_mode is None else gym.make(environment, render_mode=render_mode)
+    except RunError:
+        raise
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv) as error:
+        if module:
+            raise RunError(not_registered(environment, before)) from None
         raise RunError(_unknown_environment(environment, error, list(gym.registry))) from None
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         raise RunError(f"{environment} needs something that is not installed: {one_line(error)}") from None

@@ -7,7 +7,7 @@ import sys
 from bdpi.runs.errors import RunError
 
 #: Modules that register environments, and do nothing else.
-_KNOWN = ("bdpi", "gymnasium", "minigrid", "miniworld", "ale_py")
+KNOWN = ("bdpi", "gymnasium", "minigrid", "miniworld", "ale_py")
 
 
 def check_module(environment: str, source: object, trust: bool) -> None:
@@ -19,7 +19,7 @@ def check_module(environment: str, source: object, trust: bool) -> None:
     :raises RunError: naming the module
     """
     module = environment.rpartition(":")[0]
-    if not module or trust or module in sys.modules or module.partition(".")[0] in _KNOWN:
+    if not module or trust or module in sys.modules or module.partition(".")[0] in KNOWN:
         return
     raise RunError(
         f"{source} names the environment {environment}, for which the module {module} would be imported, and run: if "
