@@ -75,40 +75,43 @@ def robot_at_work(server: Server) -> Iterator[list[dict[str, Any]]]:
 
 def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
     actions = ["off", "on", EVIL]
-    with running(tmp_path, actions=actions, success_reward=7.0) as server, robot_at_work(server) as told:
-        with contextlib.closing(Browser(1100, 900)) as browser:
-            browser.open(_Address(server.port))  # type: ignore[arg-type]
-            until(lambda: browser.run("Number(document.querySelector('[data-total=steps]')?.textContent) > 5"))
-            until(lambda: browser.run("document.querySelector('[data-curve=entropy] path').getAttribute('d')"))
-            assert EVIL in browser.run("document.querySelector('[data-action=\"2\"]').innerText")
+    with (
+        running(tmp_path, actions=actions, success_reward=7.0) as server,
+        robot_at_work(server) as told,
+        contextlib.closing(Browser(1100, 900)) as browser,
+    ):
+        browser.open(_Address(server.port))  # type: ignore[arg-type]
+        until(lambda: browser.run("Number(document.querySelector('[data-total=steps]')?.textContent) > 5"))
+        until(lambda: browser.run("document.querySelector('[data-curve=entropy] path').getAttribute('d')"))
+        assert EVIL in browser.run("document.querySelector('[data-action=\"2\"]').innerText")
 
-            before = len(told)
-            browser._call("Input.dispatchKeyEvent", type="keyDown", key="2", text="2")
-            until(lambda: [each["action"] for each in told[before:] if each["status"] == "person"][3:])
-            browser._call("Input.dispatchKeyEvent", type="keyUp", key="2")
-            assert {each["action"] for each in told[before:] if each["status"] == "person"} == {1}
-            until(lambda: told[-1]["status"] == "policy")
+        before = len(told)
+        browser._call("Input.dispatchKeyEvent", type="keyDown", key="2", text="2")
+        until(lambda: [each["action"] for each in told[before:] if each["status"] == "person"][3:])
+        browser._call("Input.dispatchKeyEvent", type="keyUp", key="2")
+        assert {each["action"] for each in told[before:] if each["status"] == "person"} == {1}
+        until(lambda: told[-1]["status"] == "policy")
 
-            browser.click("[data-mark=success]")
-            until(lambda: told[-1]["status"] == "ended" or any(each["status"] == "ended" for each in told[before:]))
-            browser.click("#stop")
-            until(lambda: told[-1]["status"] == "stopped")
-            assert told[-1]["action"] is None
-            stopped = len(told)
-            time.sleep(0.3)
-            assert {each["status"] for each in told[stopped:]} == {"stopped"}
-            browser.click("#stop")
-            until(lambda: told[-1]["status"] == "policy")
-            browser.click("#learning")
-            until(lambda: server.send("/v1/state")[1]["learns"] is False)
+        browser.click("[data-mark=success]")
+        until(lambda: told[-1]["status"] == "ended" or any(each["status"] == "ended" for each in told[before:]))
+        browser.click("#stop")
+        until(lambda: told[-1]["status"] == "stopped")
+        assert told[-1]["action"] is None
+        stopped = len(told)
+        time.sleep(0.3)
+        assert {each["status"] for each in told[stopped:]} == {"stopped"}
+        browser.click("#stop")
+        until(lambda: told[-1]["status"] == "policy")
+        browser.click("#learning")
+        until(lambda: server.send("/v1/state")[1]["learns"] is False)
 
-            browser.resize(390, 800)
-            assert browser.run("document.documentElement.scrollWidth") <= 390
-            assert browser.run("document.querySelector('[data-action=\"0\"]').getBoundingClientRect().height") >= 40
-            assert browser.run("window.evil") is None
-            assert browser.problems == []
-            own = (f"http://127.0.0.1:{server.port}/", "data:")
-            assert [each for each in browser.requests if not each.startswith(own)] == []
+        browser.resize(390, 800)
+        assert browser.run("document.documentElement.scrollWidth") <= 390
+        assert browser.run("document.querySelector('[data-action=\"0\"]').getBoundingClientRect().height") >= 40
+        assert browser.run("window.evil") is None
+        assert browser.problems == []
+        own = (f"http://127.0.0.1:{server.port}/", "data:")
+        assert [each for each in browser.requests if not each.startswith(own)] == []
     with Journal(server.out / "journal.sqlite", read_only=True) as journal:
         ends = [step for step in journal.steps() if step.terminated]
     assert [step.reward for step in ends] == [7.5]

@@ -86,7 +86,7 @@ class PersonRequest(_Request):
     :param action: of ``drive``
     """
 
-    command: _Command | _Mark
+    command: Literal[_Command, _Mark]
     action: StrictInt | None = None
 
 
