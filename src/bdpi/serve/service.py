@@ -309,10 +309,11 @@ class Service:
         """All that the page shows."""
         now, agent = time.monotonic(), self.agent
         latest = [each for each in self.steps if each[0] > now - 10]
+        span = now - latest[0][0] if len(latest) == _SHOWN else 10.0
         totals = {
             "steps": agent.num_timesteps,
             "episodes": agent._episode_num,
-            "steps_per_second": round(len(latest) / 10, 1),
+            "steps_per_second": round(len(latest) / span, 1),
             "policy_version": agent._n_updates,
             "epochs_due": agent.epochs_due,
             "journal_bytes": sum(file.stat().st_size for file in self._files if file.exists()),
