@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bdpi.commands import check, doctor, envs, export, journal, play, report, study, train, tune
+from bdpi.commands import check, doctor, envs, export, journal, play, report, serve, study, train, tune
 from bdpi.commands.console import BAD_INPUT, complain, say
 
 
@@ -89,7 +89,7 @@ def _bdpi(
             say(help_text)
 
 
-for command in (train, play, check, export, journal, tune, study, report, envs, doctor):
+for command in (train, play, serve, check, export, journal, tune, study, report, envs, doctor):
     command.register(app)
 
 

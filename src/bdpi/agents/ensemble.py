@@ -747,19 +747,29 @@ class Ensemble(OffPolicyAlgorithm):
         step = collector.given_masks(collector.given_transition(step, "executed_action", number), mask, next_mask)
         done = step.terminated or step.truncated
         with self._background.observing:
+            self.remember(step)
+            self.episodes.add([step.reward], [done], [{"discount": discount}])
+            collector.acted_mask = None
+            if done:
+                self._begin_episodes(np.array([0]), ended=True)
+
+    def remember(self, step: Transition) -> int:
+        """Store a transition that the collector has checked, and count it only then. Returns its number in the journal.
+
+        :meth:`observe` does this for the only robot, and :class:`bdpi.agents.robots.Robot` for one of several.
+        """
+        collector = self.collector
+        with self._background.observing:
             if collector.journal is not None:
                 self._catch_up()
             journaled = collector.store_transition(step)
             self.num_timesteps, collector.journaled = self.num_timesteps + 1, journaled
-            self.episodes.add([step.reward], [done], [{"discount": discount}])
+            self._episode_num += step.terminated or step.truncated
             if self._vec_normalize_env is not None:
                 update_normalizer(self._vec_normalize_env, step)
-            collector.acted_mask = None
-            if done:
-                self._episode_num += 1
-                self._begin_episodes(np.array([0]), ended=True)
         if isinstance(self._background, Background):
             self._background.make(self._epochs_per_step())
+        return journaled
 
     def learn_once(self) -> bool:
         """One learning epoch; returns whether there was enough experience for it.

@@ -1,0 +1,97 @@
+"""A robot that learns from a bdpi server. Python's standard library is enough; copy this file.
+
+robot = Robot("127.0.0.1", 8088, "arm-1")
+robot.begin()
+answer = robot.act(observation)
+while answer["status"] != "ended":
+    observation, reward, terminated, truncated = move(answer["action"])
+    answer = robot.step(answer["action"], reward, observation, terminated, truncated)
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+
+class Refused(Exception):
+    """The server refuses a request: what is wrong with which field."""
+
+
+class Robot:
+    """One robot. Requests that get no answer are repeated, and the server does not store them twice.
+
+    :param name: tells it from other robots of the same task
+    :param token: that the server printed, where it listens to others
+    :param patience: seconds that a server may be away, for instance to be started again
+    """
+
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 8088, name: str = "robot", token: str = "", patience: float = 60.0
+    ) -> None:
+        self._address, self._name, self._patience = (host, port), name, patience
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._connection: http.client.HTTPConnection | None = None
+        self._seq = 0
+
+    def begin(self) -> None:
+        """Begin an episode."""
+        self._seq = self._post("episodes", {"robot": self._name})["seq"]
+
+    def act(self, observation: Sequence[float], mask: Sequence[int] | None = None) -> dict[str, Any]:
+        """What to do now: ``action``, ``status``, ``probabilities``, ``uncertainty``, ``policy_version``."""
+        return self._next("act", observation=list(observation), mask=mask)
+
+    def step(
+        self,
+        executed_action: int,
+        reward: float,
+        next_observation: Sequence[float],
+        terminated: bool = False,
+        truncated: bool = False,
+        next_mask: Sequence[int] | None = None,
+    ) -> dict[str, Any]:
+        """Tell what really happened, and ask what to do next; ``status`` is "ended" where the episode is over."""
+        return self._next(
+            "step",
+            executed_action=executed_action,
+            reward=reward,
+            next_observation=list(next_observation),
+            terminated=terminated,
+            truncated=truncated,
+            next_mask=next_mask,
+        )
+
+    def _next(self, kind: str, **body: Any) -> dict[str, Any]:
+        answer = self._post(kind, {"robot": self._name, "seq": self._seq + 1, **body})
+        self._seq = answer["seq"]
+        return answer
+
+    def _post(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
+        text, deadline = json.dumps(body), time.monotonic() + self._patience
+        while True:
+            try:
+                if self._connection is None:
+                    self._connection = http.client.HTTPConnection(*self._address, timeout=10)
+                self._connection.request("POST", f"/v1/{kind}", text, self._headers)
+                response = self._connection.getresponse()
+                answer = json.loads(response.read())
+                break
+            except (OSError, http.client.HTTPException, ValueError):  # no answer, or half of one
+                self.close()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+        if response.status != 200:
+            raise Refused(f"{response.status}: {answer.get('error', answer)}")
+        return dict(answer)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

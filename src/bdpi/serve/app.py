@@ -1,0 +1,182 @@
+"""The service over HTTP and WebSockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from pydantic import BaseModel, ValidationError
+
+import bdpi
+from bdpi.serve.guard import PROTOCOL
+from bdpi.serve.protocol import (
+    Action,
+    ActRequest,
+    Begun,
+    EpisodeRequest,
+    ObserveRequest,
+    PersonRequest,
+    Refused,
+    StepRequest,
+    Stored,
+)
+from bdpi.serve.service import Service
+from bdpi.serve.task import complaint
+
+_REFRESH = 1.0  # seconds between two copies of the critics
+_LIVE = 0.2  # seconds between two pictures of the page
+_POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def make_app(service: Service) -> FastAPI:
+    """The protocol, version 1. ``/v1/openapi.json`` describes it."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        refreshing = asyncio.create_task(_refresh(service))
+        yield
+        refreshing.cancel()
+
+    title = f"bdpi serve: {service.task.name}"
+    urls: Any = {"openapi_url": "/v1/openapi.json", "docs_url": None, "redoc_url": None}
+    app = FastAPI(title=title, version="1", lifespan=lifespan, **urls)
+
+    @app.post("/v1/episodes")
+    async def episodes(request: EpisodeRequest) -> Begun:
+        """Begin an episode; one that was going on is given up."""
+        return service.begin(request)
+
+    @app.post("/v1/act")
+    async def act(request: ActRequest) -> Action:
+        """Ask for an action."""
+        return service.act(request)
+
+    @app.post("/v1/observe")
+    async def observe(request: ObserveRequest) -> Stored:
+        """Tell what happened."""
+        return service.observe(request)
+
+    @app.post("/v1/step")
+    async def step(request: StepRequest) -> Action:
+        """Tell what happened, and ask for the next action."""
+        return service.step(request)
+
+    @app.post("/v1/person")
+    async def person(request: PersonRequest) -> dict[str, bool]:
+        """What a person wants."""
+        service.command(request)
+        return {"done": True}
+
+    @app.get("/v1/task")
+    async def task() -> dict[str, Any]:
+        """What is seen and done."""
+        return service.task.model_dump()
+
+    @app.get("/v1/state")
+    async def state() -> dict[str, Any]:
+        """How learning goes, and what robots do."""
+        return service.state()
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def page() -> Response:
+        headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+        return HTMLResponse(_page(), headers=headers)
+
+    @app.websocket("/v1/ws")
+    async def loop(socket: WebSocket) -> None:
+        """Messages are the bodies of requests, with a ``type``: episodes, act, observe or step."""
+        await socket.accept(_chosen(socket))
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            while True:
+                await socket.send_text(_answer(service, await socket.receive_text()))
+
+    @app.websocket("/v1/live")
+    async def live(socket: WebSocket) -> None:
+        """State, five times a second; commands of a person the other way."""
+        await socket.accept(_chosen(socket))
+        showing = asyncio.create_task(_show(service, socket))
+        try:
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                while True:
+                    await socket.send_text(_answer(service, await socket.receive_text(), {"person"}))
+        finally:
+            showing.cancel()
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        return JSONResponse(_error(error.field, error.message), error.status)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(each) for each in first["loc"][1:]) or "body"
+        value = "" if first["type"] == "missing" or isinstance(first["input"], dict) else f" is {first['input']!r:.80}"
+        return JSONResponse(_error(where, f"{where}{value}: {first['msg']}"), 422)
+
+    return app
+
+
+def _page() -> str:
+    folder = Path(__file__).parent / "templates"
+    style = (Path(bdpi.__file__).parent / "report" / "templates" / "page.css").read_text("utf-8")
+    parts = {name: (folder / name).read_text("utf-8") for name in ("live.html", "live.css", "live.js")}
+    return parts["live.html"].replace("/*STYLE*/", style + parts["live.css"]).replace("/*SCRIPT*/", parts["live.js"])
+
+
+async def _refresh(service: Service) -> None:
+    """Copy the critics now and then, in a thread, because that waits for an epoch."""
+    while True:
+        await asyncio.sleep(_REFRESH)
+        await asyncio.to_thread(service.uncertainty.refresh)
+
+
+async def _show(service: Service, socket: WebSocket) -> None:
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+        while True:
+            await socket.send_text(json.dumps({"type": "state", **service.state()}))
+            await asyncio.sleep(_LIVE)
+
+
+def _answer(service: Service, text: str, kinds: set[str] | None = None) -> str:
+    """The answer to a message of a WebSocket."""
+    works: dict[str, tuple[type[BaseModel], Callable[[Any], Any]]] = {
+        "episodes": (EpisodeRequest, service.begin),
+        "act": (ActRequest, service.act),
+        "observe": (ObserveRequest, service.observe),
+        "step": (StepRequest, service.step),
+        "person": (PersonRequest, service.command),
+    }
+    try:
+        message = json.loads(text)
+        kind = message.pop("type", None) if isinstance(message, dict) else None
+        if not isinstance(kind, str) or kind not in (kinds or works.keys()):
+            known = ", ".join(sorted(kinds or works))
+            raise Refused(422, "type", f"type is {kind!r:.80}: messages are objects with one of {known}")
+        model, work = works[kind]
+        answer = work(model.model_validate(message))
+        return "{}" if answer is None else str(answer.model_dump_json())
+    except Refused as error:
+        return json.dumps({**_error(error.field, error.message), "status_code": error.status})
+    except ValidationError as error:
+        return json.dumps({**_error(*complaint(error)), "status_code": 422})
+    except (ValueError, RecursionError):
+        return json.dumps({**_error("message", "the message is not JSON"), "status_code": 400})
+
+
+def _error(field: str, message: str) -> dict[str, str]:
+    return {"error": message, "field": field}
+
+
+def _chosen(socket: WebSocket) -> str | None:
+    """The subprotocol, where it is offered; never the token."""
+    return PROTOCOL if PROTOCOL in socket.scope.get("subprotocols", []) else None

@@ -1,0 +1,75 @@
+"""The folder of a served run: it is begun with a task, and gone on with after any end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+
+from bdpi.agents.journal import Journal
+from bdpi.envs.control_loop import ControlLoop
+from bdpi.runs.build import agent_class, build_agent
+from bdpi.runs.config import BaseConfig
+from bdpi.runs.errors import RunError, one_line
+from bdpi.runs.folder import locked
+from bdpi.serve.service import Service
+from bdpi.serve.task import Task
+from bdpi.storage.atomic import make_folder, write_atomically
+from bdpi.storage.reading import Damaged, read_bytes
+
+#: What may differ when a run goes on: all that changes neither what is learned nor what is stored.
+_MAY_CHANGE = {
+    *("name", "safety", "safe_action", "limits", "durable"),
+    *("ask_above", "ask_seconds", "ask_fallback", "success_reward", "failure_reward"),
+}
+
+
+@contextlib.contextmanager
+def served(task: Task, path: Path) -> Iterator[Service]:
+    """Begin or go on with a run, learn while this lasts, and save at its end.
+
+    :param path: of the run's folder
+    :raises RunError: when it is another task's, or cannot be gone on with
+    """
+    make_folder(path)
+    with locked(path, f"{path} is being served by another process: stop that, or choose another --out"):
+        _check_task(task, path / "task.json")
+        file, journal_path = path / "agent.zip", path / "journal.sqlite"
+        actions = spaces.Discrete(len(task.actions))
+        robot = ControlLoop(task.observation_space(), actions)
+        try:
+            journal = Journal(journal_path, robot.observation_space, actions, durable=task.durable)
+            given: dict[str, Any] = {"journal": journal, "autosave": str(file)}
+            if file.exists():
+                agent = agent_class(task.agent).load(file, env=robot, **given)
+            else:
+                settings = {**task.hyperparameters, **given}
+                parts: dict[str, Any] = {"agent": task.agent, "seed": task.seed, "policy_kwargs": task.policy_kwargs}
+                agent = build_agent(BaseConfig(environment="", hyperparameters=settings, **parts), robot)
+            agent.start_learning()
+        except ValueError as error:
+            raise RunError(one_line(error)) from None
+        service = Service(task, agent, path)
+        try:
+            yield service
+        finally:
+            agent.stop_learning()
+            agent.save(file)
+            service.close()
+            agent.close_journal()
+
+
+def _check_task(task: Task, path: Path) -> None:
+    """:raises RunError: when the folder's task is another one"""
+    if path.exists():
+        try:
+            before = Task.model_validate_json(read_bytes(path, 4 << 20))
+        except (Damaged, ValueError) as error:
+            raise RunError(f"{path} is damaged: {one_line(error)}; choose another --out") from None
+        for name in Task.model_fields.keys() - _MAY_CHANGE:
+            if getattr(before, name) != getattr(task, name):
+                raise RunError(f"{path.parent} is the run of a task with other {name}: choose another --out")
+    write_atomically(path, task.model_dump_json(indent=2) + "\n")

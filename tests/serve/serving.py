@@ -1,0 +1,81 @@
+"""A real server in a process of its own, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TASK: dict[str, Any] = {
+    "name": "lamp",
+    "observations": [
+        {"name": "night", "low": 0, "high": 1},
+        {"name": "lamp", "low": 0, "high": 1, "unit": "on"},
+    ],
+    "actions": ["off", "on"],
+    "hyperparameters": {"n_critics": 2, "batch_size": 16, "learning_starts": 16},
+    "policy_kwargs": {"net_arch": [8]},
+}
+_PROGRAM = (
+    "import sys; from pathlib import Path; from bdpi.serve.listen import serve; from bdpi.serve.task import read_task\n"
+    "task, out, port, patience = sys.argv[1:]\n"
+    "say = lambda text: print(text, flush=True)\n"
+    "serve(read_task(Path(task)), Path(out), '127.0.0.1', int(port), say, float(patience))"
+)
+
+
+class Server:
+    """``bdpi serve``, until :meth:`stop` or :meth:`kill`."""
+
+    def __init__(self, folder: Path, port: int = 0, patience: float = 10.0, **changes: Any) -> None:
+        self.out = folder / "run"
+        task = folder / "task.yaml"
+        task.write_text(yaml.safe_dump({**TASK, **changes}))
+        command = [sys.executable, "-c", _PROGRAM, str(task), str(self.out), str(port), str(patience)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if found := re.match(r"Listening: http://127\.0\.0\.1:(\d+)/", line):
+                self.port = int(found[1])
+                return
+        raise AssertionError(f"the server ended with status {self.process.wait()}")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.process.wait(timeout=20)
+
+    def send(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        """Status and answer; a body makes it a POST."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as response:
+                status, text = response.status, response.read()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read()
+        return status, json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
+
+
+@contextlib.contextmanager
+def running(folder: Path, **changes: Any) -> Iterator[Server]:
+    server = Server(folder, **changes)
+    try:
+        yield server
+    finally:
+        server.stop()

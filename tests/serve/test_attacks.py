@@ -1,0 +1,147 @@
+"""What must not work: each attempt with its answer. The server answers its robot afterwards."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from serving import Server
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from bdpi.serve.guard import LARGEST
+
+CONNECTIONS = 64
+ACT = {"seq": 1, "observation": [0, 1]}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    limits = {"connections": CONNECTIONS, "robots": 2, "requests_per_second": 50}
+    made = Server(tmp_path_factory.mktemp("attacked"), patience=1.0, limits=limits)
+    yield made
+    assert made.process.poll() is None
+    assert made.send("/v1/state")[1]["steps"] == 0  # nothing of all this was stored
+    made.stop()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status", "field"),
+    [
+        ("/v1/act", ACT, {"Origin": "http://evil.example"}, 403, "Origin"),
+        ("/v1/act", ACT, {"Origin": "null"}, 403, "Origin"),
+        ("/v1/act", ACT, {"Host": "evil.example"}, 403, "Host"),  # a name that was made to lead here
+        ("/v1/state", None, {"Host": "evil.example:8088"}, 403, "Host"),
+        ("/v1/act", ACT, {"Content-Type": "text/plain"}, 415, "Content-Type"),  # what forms of other sites can send
+        ("/v1/act", b"x" * (LARGEST + 1), {}, 413, "body"),
+        ("/v1/act", b'{"seq": 1, "observation": [0, NaN]}', {}, 422, "observation.1"),
+        ("/v1/act", b'{"seq": 1, "observation": [0, 1e999]}', {}, 422, "observation.1"),
+        ("/v1/act", {"seq": 1, "observation": [0, 1e300]}, {}, 422, "observation"),
+        ("/v1/act", {"seq": 1, "observation": [0]}, {}, 422, "observation"),
+        ("/v1/act", {"seq": 1, "observation": [[0, 1]]}, {}, 422, "observation.0"),
+        ("/v1/act", {"seq": 1, "observation": [0, "1; import os"]}, {}, 422, "observation.1"),
+        ("/v1/act", {"seq": 1, "observation": [0, 1], "mask": [1]}, {}, 422, "mask"),
+        ("/v1/act", {"seq": True, "observation": [0, 1]}, {}, 422, "seq"),
+        ("/v1/act", {"seq": 1, "observation": [0, 1], "file": "/etc/passwd"}, {}, 422, "file"),
+        ("/v1/act", {"robot": "../../etc", **ACT}, {}, 422, "robot"),
+        ("/v1/act", {"robot": "<script>", **ACT}, {}, 422, "robot"),
+        ("/v1/observe", {"seq": 1, "executed_action": 0, "reward": 0, "next_observation": [0, 0]}, {}, 409, "seq"),
+        ("/v1/person", {"command": "drive", "robot": "robot", "action": 7}, {}, 422, "action"),
+        ("/v1/person", {"command": "eval"}, {}, 422, "command"),
+        ("/v1/act", b"[" * 50_000, {}, 400, None),
+    ],
+)
+def test_is_refused(server: Server, path: str, body: Any, headers: dict[str, str], status: int, field: Any) -> None:
+    time.sleep(0.05)
+    found, answer = server.send(path, body, headers)
+    assert found == status
+    assert field is None or answer["field"] == field
+
+
+@pytest.mark.parametrize("path", ["/../task.json", "/v1/../../etc/passwd", "/%2e%2e/agent.zip", "/templates/live.js"])
+def test_no_file_is_served(server: Server, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("GET", path)
+    assert connection.getresponse().status == 404
+
+
+def test_a_web_socket_of_another_site_is_refused(server: Server) -> None:
+    for path in ("/v1/ws", "/v1/live"):
+        with pytest.raises(InvalidStatus) as refused:
+            connect(f"ws://127.0.0.1:{server.port}{path}", origin="http://evil.example").__enter__()  # type: ignore[arg-type]
+        assert refused.value.response.status_code == 403
+
+
+def test_requests_that_do_not_come_are_given_up(server: Server) -> None:
+    head = b"POST /v1/act HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+    for beginning, status in ((b"", b""), (head, b""), (head + b"\r\n{", b"408")):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as slow:
+            slow.sendall(beginning)
+            assert status in slow.recv(1000)[:20]
+
+
+def test_connections_are_bounded(server: Server) -> None:
+    opened = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(300)]
+    try:
+        time.sleep(0.3)
+        closed = 0
+        for each in opened:
+            each.settimeout(0.001)
+            try:
+                closed += each.recv(1) == b""
+            except TimeoutError:
+                pass
+            except OSError:
+                closed += 1
+        assert closed >= 300 - CONNECTIONS
+    finally:
+        for each in opened:
+            each.close()
+    time.sleep(0.2)
+    assert server.send("/v1/state")[0] == 200
+
+
+def test_robots_and_their_requests_are_bounded(server: Server) -> None:
+    for name in ("robot", "second"):
+        server.send("/v1/act", {**ACT, "robot": name})
+    assert server.send("/v1/act", {**ACT, "robot": "third"})[0] == 403
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    statuses = set()
+    for _ in range(150):
+        connection.request("POST", "/v1/episodes", '{"robot": "second"}', {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        response.read()
+        statuses.add(response.status)
+    assert statuses == {200, 429}
+
+
+def test_where_others_listen_a_token_is_needed() -> None:
+    """Of the guard alone: the tests listen on loopback only."""
+    import asyncio
+
+    from bdpi.serve.guard import Guard
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    def status(path: str, token: str | None) -> int:
+        sent: list[dict[str, Any]] = []
+        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
+        asyncio.run(Guard(app, "secret", 1.0)(scope, receive, send))
+        return int(sent[0]["status"])
+
+    assert [status("/v1/state", token) for token in (None, "", "wrong", "secret")] == [401, 401, 401, 200]
+    assert status("/", None) == 200  # the page has nothing in it

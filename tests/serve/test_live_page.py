@@ -1,0 +1,117 @@
+"""The live page in a real browser, beside a real robot."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bdpi_robot import Robot
+from serving import Server, running
+
+from bdpi.agents.journal import Journal
+
+sys.path.append(str(Path(__file__).parents[1] / "report"))
+from browser import NAMES, Browser, find_chromium
+
+pytestmark = pytest.mark.skipif(find_chromium() is None, reason=f"no browser: none of {', '.join(NAMES)} is installed")
+EVIL = "<img src=x onerror='window.evil = 1'>"
+
+
+class _Address:
+    """What :class:`Browser` opens."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def as_uri(self) -> str:
+        return f"http://127.0.0.1:{self._port}/"
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("that did not happen in 20 seconds")
+
+
+@contextlib.contextmanager
+def robot_at_work(server: Server) -> Iterator[list[dict[str, Any]]]:
+    """A robot at about 30 Hz; what it was told."""
+    told: list[dict[str, Any]] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        robot = Robot(port=server.port, name="arm")
+        robot.begin()
+        answer = robot.act([0, 0])
+        while not stop.wait(0.03):
+            told.append(answer)
+            if answer["action"] is None and answer["status"] != "ended":
+                answer = robot.act([0, 0])
+                continue
+            if answer["status"] != "ended":
+                answer = robot.step(answer["action"], 0.5, [0, answer["action"]])
+            if answer["status"] == "ended":
+                told.append(answer)
+                robot.begin()
+                answer = robot.act([0, 0])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield told
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
+    actions = ["off", "on", EVIL]
+    with (
+        running(tmp_path, actions=actions, success_reward=7.0) as server,
+        robot_at_work(server) as told,
+        contextlib.closing(Browser(1100, 900)) as browser,
+    ):
+        browser.open(_Address(server.port))  # type: ignore[arg-type]
+        until(lambda: browser.run("Number(document.querySelector('[data-total=steps]')?.textContent) > 5"))
+        until(lambda: browser.run("document.querySelector('[data-curve=entropy] path').getAttribute('d')"))
+        assert EVIL in browser.run("document.querySelector('[data-action=\"2\"]').innerText")
+
+        before = len(told)
+        browser._call("Input.dispatchKeyEvent", type="keyDown", key="2", text="2")
+        until(lambda: [each["action"] for each in told[before:] if each["status"] == "person"][3:])
+        browser._call("Input.dispatchKeyEvent", type="keyUp", key="2")
+        assert {each["action"] for each in told[before:] if each["status"] == "person"} == {1}
+        until(lambda: told[-1]["status"] == "policy")
+
+        browser.click("[data-mark=success]")
+        until(lambda: told[-1]["status"] == "ended" or any(each["status"] == "ended" for each in told[before:]))
+        browser.click("#stop")
+        until(lambda: told[-1]["status"] == "stopped")
+        assert told[-1]["action"] is None
+        stopped = len(told)
+        time.sleep(0.3)
+        assert {each["status"] for each in told[stopped:]} == {"stopped"}
+        browser.click("#stop")
+        until(lambda: told[-1]["status"] == "policy")
+        browser.click("#learning")
+        until(lambda: server.send("/v1/state")[1]["learns"] is False)
+
+        browser.resize(390, 800)
+        assert browser.run("document.documentElement.scrollWidth") <= 390
+        assert browser.run("document.querySelector('[data-action=\"0\"]').getBoundingClientRect().height") >= 40
+        assert browser.run("window.evil") is None
+        assert browser.problems == []
+        own = (f"http://127.0.0.1:{server.port}/", "data:")
+        assert [each for each in browser.requests if not each.startswith(own)] == []
+    with Journal(server.out / "journal.sqlite", read_only=True) as journal:
+        ends = [step for step in journal.steps() if step.terminated]
+    assert [step.reward for step in ends] == [7.5]

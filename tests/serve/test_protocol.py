@@ -1,0 +1,168 @@
+"""Robots over HTTP: what is stored, what is answered again, and what survives the server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from bdpi_robot import Refused, Robot
+from serving import Server, running
+from websockets.sync.client import connect
+
+from bdpi.agents.journal import Journal
+
+
+def drive(robot: Robot, steps: int, first: int = 0) -> list[float]:
+    """Make steps whose rewards tell them apart; returns the rewards."""
+    robot.begin()
+    answer = robot.act([0, 0])
+    for step in range(first, first + steps):
+        answer = robot.step(answer["action"], float(step), [step % 2, answer["action"]], truncated=step % 10 == 9)
+        if answer["status"] == "ended":
+            robot.begin()
+            answer = robot.act([0, 0])
+    return [float(step) for step in range(first, first + steps)]
+
+
+def stored(server: Server) -> dict[int, list[float]]:
+    """Rewards in the journal, by the robots that had them."""
+    found: dict[int, list[float]] = {}
+    with Journal(server.out / "journal.sqlite", read_only=True) as journal:
+        for step in journal.steps():
+            found.setdefault(step.environment, []).append(step.reward)
+    return found
+
+
+def test_robots_share_a_memory_and_a_policy(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        robots = [Robot(port=server.port, name=name) for name in ("left", "right")]
+        threads = [threading.Thread(target=drive, args=(robot, 40)) for robot in robots]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        _, state = server.send("/v1/state")
+        assert state["steps"] == 80
+        assert [robot["name"] for robot in sorted(state["robots"], key=lambda each: each["name"])] == ["left", "right"]
+    assert stored(server) == {0: [float(step) for step in range(40)], 1: [float(step) for step in range(40)]}
+    assert (server.out / "agent.zip").exists()
+    with running(tmp_path) as server:  # goes on
+        assert server.send("/v1/state")[1]["steps"] == 80
+        assert server.send("/v1/state")[1]["policy_version"] > 0
+
+
+def test_a_repeated_request_is_answered_again_and_stored_once(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        assert server.send("/v1/episodes", {"robot": "arm"}) == (200, {"seq": 1})
+        act = {"robot": "arm", "seq": 2, "observation": [0, 1]}
+        first = server.send("/v1/act", act)
+        assert first == server.send("/v1/act", act)
+        step = {"robot": "arm", "seq": 3, "executed_action": 1, "reward": 1.0, "next_observation": [1, 1]}
+        answers = [server.send("/v1/step", step) for _ in range(3)]
+        assert answers[0][0] == 200
+        assert answers[0] == answers[1] == answers[2]
+        other = server.send("/v1/step", {**step, "reward": 2.0})  # the same number, another request
+        assert (other[0], other[1]["field"]) == (409, "seq")
+        late = server.send("/v1/act", act)
+        assert (late[0], late[1]["field"]) == (409, "seq")
+        server.kill()
+        again = Server(tmp_path)
+        try:
+            assert again.send("/v1/step", step) == answers[0]
+            seen = {"robot": "arm", "seq": 4, "executed_action": 0, "reward": 5, "next_observation": [0, 0]}
+            status, answer = again.send("/v1/observe", seen)  # the state before it was not forgotten
+            assert (status, answer["stored"]) == (200, 2)
+        finally:
+            again.stop()
+    with Journal(server.out / "journal.sqlite", read_only=True) as journal:
+        steps = list(journal.steps())
+    assert [(step.observation.tolist(), step.action, step.reward) for step in steps] == [([0, 1], 1, 1), ([1, 1], 0, 5)]
+
+
+def kill_while_driving(folder: Path, kills: int) -> None:
+    """Kill the server now and then while two robots go on, and compare the journal with what they did."""
+    server = Server(folder)
+    done: dict[str, list[float]] = {}
+    stop = threading.Event()
+
+    def robot_loop(name: str) -> None:
+        robot, made = Robot(port=server.port, name=name), []
+        while not stop.is_set():
+            made += drive(robot, 10, first=len(made))
+        done[name] = made
+
+    threads = [threading.Thread(target=robot_loop, args=(name,)) for name in ("a", "b")]
+    port = server.port
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(kills):
+            threading.Event().wait(0.3 + 0.07 * (number % 5))
+            server.kill()
+            server = Server(folder, port=port)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        server.stop()
+    assert all(len(made) >= 10 for made in done.values())
+    assert sorted(stored(server).values(), key=len) == sorted(done.values(), key=len)
+
+
+def test_kills_of_the_server_lose_and_double_nothing(tmp_path: Path) -> None:
+    kill_while_driving(tmp_path, 1)
+
+
+@pytest.mark.full
+def test_twenty_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+    kill_while_driving(tmp_path, 20)
+
+
+def test_a_client_that_was_killed_goes_on(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        drive(Robot(port=server.port), 3)
+        drive(Robot(port=server.port), 3, first=3)  # knows no number: begin tells it
+    assert stored(server) == {0: [0, 1, 2, 3, 4, 5]}
+
+
+def test_a_web_socket_takes_the_same_requests(tmp_path: Path) -> None:
+    with running(tmp_path) as server, connect(f"ws://127.0.0.1:{server.port}/v1/ws") as socket:
+
+        def ask(**message: object) -> dict[str, object]:
+            socket.send(json.dumps(message))
+            answer: dict[str, object] = json.loads(socket.recv(timeout=10))
+            return answer
+
+        assert ask(type="episodes") == {"seq": 1}
+        assert ask(type="act", seq=2, observation=[0, 1])["status"] == "policy"
+        done = ask(type="step", seq=3, executed_action=0, reward=1, next_observation=[0, 0], terminated=True)
+        assert (done["status"], done["stored"]) == ("ended", 1)
+        assert ask(type="act", seq=4, observation=[0])["status_code"] == 422
+        assert ask(type="open")["field"] == "type"
+
+
+def test_masks_and_rules_exclude_actions(tmp_path: Path) -> None:
+    rules = [{"when": "lamp", "above": 0.5, "forbid": ["on"]}]
+    with running(tmp_path, safety=rules) as server:
+        robot = Robot(port=server.port)
+        robot.begin()
+        for _ in range(20):
+            assert robot.act([0, 0.9])["probabilities"] == [1, 0]
+            assert robot.act([0, 0.1], mask=[0, 1])["action"] == 1
+        with pytest.raises(Refused, match="leave no action"):
+            robot.act([0, 0.9], mask=[0, 1])
+
+
+def test_a_task_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    from bdpi.runs.errors import RunError
+    from bdpi.serve.task import read_task
+
+    path = tmp_path / "task.yaml"
+    path.write_text("name: lamp\nobservations: [{name: night, low: 0, high: 1}]\nactions: [off, on]")
+    with pytest.raises(RunError, match=r'actions.0 is False.*write "on"'):
+        read_task(path)
+    path.write_text('name: lamp\nobservations: [{name: night, low: 1, high: 0}]\nactions: ["off", "on"]')
+    with pytest.raises(RunError, match="low is 1, which must be less than high"):
+        read_task(path)
