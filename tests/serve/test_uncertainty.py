@@ -11,7 +11,7 @@ from serving import TASK
 
 import bdpi
 from bdpi.serve.person import Person
-from bdpi.serve.task import Task
+from bdpi.serve.task import RobotTask
 from bdpi.serve.uncertainty import Ranks, Uncertainty
 
 
@@ -51,7 +51,7 @@ def test_a_state_that_was_learned_is_less_uncertain_than_one_that_was_not() -> N
 
 
 def test_a_person_is_asked_for_a_while_and_then_not_again_at_once() -> None:
-    person = Person(Task.model_validate({**TASK, "ask_above": 0.8, "ask_seconds": 0.2}))
+    person = Person(RobotTask.model_validate({**TASK, "ask_above": 0.8, "ask_seconds": 0.2}))
     assert person.ask(0.7) == "policy"
     assert person.ask(0.9) == "ask"
     assert person.ask(0.1) == "ask"  # the question stands until it is settled

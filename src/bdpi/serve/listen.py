@@ -17,13 +17,13 @@ from bdpi.serve.app import make_app
 from bdpi.serve.connections import PATIENCE, bounded
 from bdpi.serve.guard import LARGEST, Guard
 from bdpi.serve.run import served
-from bdpi.serve.task import Task
+from bdpi.serve.task import RobotTask
 
 _IDLE = 60  # seconds that a connection without requests is kept
 
 
 def serve(
-    task: Task, folder: Path, host: str, port: int, say: Callable[[str], None], patience: float = PATIENCE
+    task: RobotTask, folder: Path, host: str, port: int, say: Callable[[str], None], patience: float = PATIENCE
 ) -> None:
     """Serve a task until the process is asked to end.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Literal
 
-from bdpi.serve.task import Task
+from bdpi.serve.task import RobotTask
 
 HOLD = 1.0  # seconds that a held button counts for: a page that is gone lets go
 _NOT_AGAIN = 10  # times ask_seconds without another question, after one that had no answer
@@ -19,7 +19,7 @@ class Person:
     :param task: says when a person is asked, and for how long
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: RobotTask) -> None:
         self._task = task
         self._held: tuple[int, float] | None = None
         self._asked: float | None = None

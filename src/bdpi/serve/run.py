@@ -16,7 +16,7 @@ from bdpi.runs.config import BaseConfig
 from bdpi.runs.errors import RunError, one_line
 from bdpi.runs.folder import locked
 from bdpi.serve.service import Service
-from bdpi.serve.task import Task
+from bdpi.serve.task import RobotTask
 from bdpi.storage.atomic import make_folder, write_atomically
 from bdpi.storage.reading import Damaged, read_bytes
 
@@ -28,7 +28,7 @@ _MAY_CHANGE = {
 
 
 @contextlib.contextmanager
-def served(task: Task, path: Path) -> Iterator[Service]:
+def served(task: RobotTask, path: Path) -> Iterator[Service]:
     """Begin or go on with a run, learn while this lasts, and save at its end.
 
     :param path: of the run's folder
@@ -62,14 +62,14 @@ def served(task: Task, path: Path) -> Iterator[Service]:
             agent.close_journal()
 
 
-def _check_task(task: Task, path: Path) -> None:
+def _check_task(task: RobotTask, path: Path) -> None:
     """:raises RunError: when the folder's task is another one"""
     if path.exists():
         try:
-            before = Task.model_validate_json(read_bytes(path, 4 << 20))
+            before = RobotTask.model_validate_json(read_bytes(path, 4 << 20))
         except (Damaged, ValueError) as error:
             raise RunError(f"{path} is damaged: {one_line(error)}; choose another --out") from None
-        for name in Task.model_fields.keys() - _MAY_CHANGE:
+        for name in RobotTask.model_fields.keys() - _MAY_CHANGE:
             if getattr(before, name) != getattr(task, name):
                 raise RunError(f"{path.parent} is the run of a task with other {name}: choose another --out")
     write_atomically(path, task.model_dump_json(indent=2) + "\n")

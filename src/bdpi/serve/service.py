@@ -29,7 +29,7 @@ from bdpi.serve.protocol import (
     Stored,
 )
 from bdpi.serve.sessions import Answered, Sessions
-from bdpi.serve.task import Task
+from bdpi.serve.task import RobotTask
 from bdpi.serve.uncertainty import Uncertainty
 
 _SHOWN = 500  # episodes, and points of curves
@@ -38,7 +38,7 @@ _SHOWN = 500  # episodes, and points of curves
 class _Session:
     """One robot: where it is, what it was told last, and what a person wants of it."""
 
-    def __init__(self, name: str, robot: Robot, task: Task, last: Answered | None) -> None:
+    def __init__(self, name: str, robot: Robot, task: RobotTask, last: Answered | None) -> None:
         self.name, self.robot, self.person, self.last = name, robot, Person(task), last
         self.observation, self.mask = None, None
         if last is not None and last.observation is not None:
@@ -69,7 +69,7 @@ class Service:
     :param folder: of the run
     """
 
-    def __init__(self, task: Task, agent: Ensemble, folder: Path) -> None:
+    def __init__(self, task: RobotTask, agent: Ensemble, folder: Path) -> None:
         assert agent.collector.journal is not None
         self.task, self.agent, self._journal = task, agent, agent.collector.journal
         self._store = Sessions(folder / "sessions.sqlite", self._journal.last, task.durable)

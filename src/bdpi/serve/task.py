@@ -75,7 +75,7 @@ class Limits(BaseModel):
     connections: int = Field(256, ge=1, le=10_000)
 
 
-class Task(BaseModel):
+class RobotTask(BaseModel):
     """What ``bdpi serve`` is given.
 
     :param observations: the numbers that a robot sees
@@ -165,7 +165,7 @@ def complaint(error: ValidationError) -> tuple[str, str]:
     return field, f"{field}{value}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def read_task(path: Path) -> Task:
+def read_task(path: Path) -> RobotTask:
     """:raises RunError: for a file that cannot be read, or makes no sense"""
     try:
         with path.open("rb") as file:
@@ -180,7 +180,7 @@ def read_task(path: Path) -> Task:
     if not isinstance(content, dict):
         raise RunError(f"{path} must name observations and actions, see docs/serve.md")
     try:
-        return Task.model_validate(content)
+        return RobotTask.model_validate(content)
     except ValidationError as error:
         hint = ""
         if any(isinstance(each["input"], bool) and each["type"] == "string_type" for each in error.errors()):
