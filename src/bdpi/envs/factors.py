@@ -129,7 +129,7 @@ class Several(Factors):
     :param parts: how each is decided on
     """
 
-    def __init__(self, space: spaces.Tuple | spaces.Dict, parts: Sequence[Factors]) -> None:
+    def __init__(self, space: spaces.Tuple[Any] | spaces.Dict, parts: Sequence[Factors]) -> None:
         self._keys = list(space.spaces) if isinstance(space, spaces.Dict) else None
         self._parts = parts
         self.sizes = tuple(size for part in parts for size in part.sizes)

@@ -20,8 +20,9 @@ Progress = TypeVar("Progress")
 class DecisionWrapper(gym.Wrapper[NDArray[np.float32], Any, Any, Any], RecordConstructorArgs, Generic[Progress]):
     """Base class of wrappers whose discrete decisions build one action of a finite ``Box``.
 
-    ``Progress`` is how far the action is built. The last decision steps the environment and returns what it returned. The others take no time: their reward is 0,
-    and ``info["discount"]`` is 1. SB3's ``Monitor`` is inside, or put there, so that it counts real steps.
+    ``Progress`` is how far the action is built. The last decision steps the environment and returns what it returned.
+    The others take no time: their reward is 0, and ``info["discount"]`` is 1. SB3's ``Monitor`` is inside, or put
+    there, so that it counts real steps.
 
     :param env: with a finite ``Box`` action space, and observations that can be flattened
     :param decisions: how many there are to choose from
@@ -102,7 +103,6 @@ class DecisionWrapper(gym.Wrapper[NDArray[np.float32], Any, Any, Any], RecordCon
 
     def _observe(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.concatenate([seen, self._append(self._progress)], dtype=np.float32, casting="same_kind")
-
 
 
 def flattened(space: spaces.Space[Any], observation: Any, title: str) -> NDArray[np.float32]:
