@@ -41,8 +41,8 @@ class Collector:
     :param memory: the replay memory
     :param observation_space: of the environments
     :param action_space: of the environments
-    :param decisions: that agents make instead of these actions, and remember
     :param n_envs: how many environments are stepped together
+    :param decisions: that agents make instead of these actions, and remember; None: as the spaces have it
     """
 
     #: what a saved agent holds of it
@@ -53,10 +53,10 @@ class Collector:
         memory: TransitionBuffer | DictTransitionBuffer,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        decisions: Decisions,
         n_envs: int,
+        decisions: Decisions | None = None,
     ) -> None:
-        self.decisions = decisions
+        self.decisions = decisions or Decisions(observation_space, action_space)
         self.memory, self.observation_space, self.action_space = memory, observation_space, action_space
         self.n_envs, self.n_actions = n_envs, sum(mask_sizes(action_space))
         #: whether environments have excluded actions

@@ -52,6 +52,8 @@ class Decisions:
         self._bounds = np.cumsum([0, *self._factors.sizes])
         #: where the choices of each decision are in the masks of the environment
         self._masked_before = np.cumsum([0, *np.multiply(self._factors.sizes, self._factors.maskable)])
+        #: numbers that say what is decided so far; the last choice is made when the step is
+        self._n_seen = len(self._factors.low) - (self._factors.sizes[-1] if self._factors.maskable[-1] else 0)
         #: outputs of networks
         self.n_outputs = int(self._bounds[-1])
         #: the most choices that a decision has
@@ -62,11 +64,11 @@ class Decisions:
             self.observation_space, self.action_space = self._extended(), spaces.Discrete(self.n_outputs)
 
     def _extended(self) -> spaces.Space[Any]:
-        low, high = self._factors.low.astype(np.float32), self._factors.high.astype(np.float32)
+        low, high = (bound[: self._n_seen].astype(np.float32) for bound in (self._factors.low, self._factors.high))
         if isinstance(self._own, spaces.Dict):
             if KEY in self._own.spaces:
                 raise ValueError(f"the key {KEY!r} of the observations is taken by what is decided so far: rename it")
-            return spaces.Dict({**self._own.spaces, KEY: spaces.Box(low, high)})
+            return spaces.Dict({**self._own.spaces, **({KEY: spaces.Box(low, high)} if self._n_seen else {})})
         flat = flat_space(self._own, _TITLE)
         return spaces.Box(np.concatenate([flat.low, low]), np.concatenate([flat.high, high]))
 
@@ -111,8 +113,13 @@ class Decisions:
         return np.stack([flattened(self._own, each, _TITLE) for each in observations])
 
     def _seen(self, rows: Any, made: IntArray) -> Any:
-        decided = self._factors.seen(made).astype(np.float32)
-        return {**rows, KEY: decided} if isinstance(rows, dict) else np.concatenate([rows, decided], axis=1)
+        decided = self._factors.seen(made)[:, : self._n_seen].astype(np.float32)
+        return self._joined(rows, decided)
+
+    def _joined(self, rows: Any, decided: NDArray[np.float32]) -> Any:
+        if isinstance(rows, dict):
+            return {**rows, KEY: decided} if self._n_seen else rows
+        return np.concatenate([rows, decided], axis=1)
 
     # -- remembering --------------------------------------------------------------------------------------------
 
@@ -152,7 +159,7 @@ class Decisions:
             return seen
         if isinstance(seen, dict):
             return {key: part for key, part in seen.items() if key != KEY}
-        return seen[:, : -len(self._factors.low)].reshape(len(seen), *(self._own.shape or ()))
+        return seen[:, : seen.shape[1] - self._n_seen].reshape(len(seen), *(self._own.shape or ()))
 
     def as_observed(self, last: Transition) -> Transition:
         """The transition of a last decision with what the environment showed after it."""
@@ -164,8 +171,8 @@ class Decisions:
             return normalizer.normalize_obs(seen)
         own = normalizer.normalize_obs(self.own(seen))
         if isinstance(own, dict):
-            return {**own, KEY: seen[KEY]}
-        return np.concatenate([own.reshape(len(own), -1), seen[:, -len(self._factors.low) :]], axis=1)
+            return self._joined(own, seen.get(KEY))
+        return self._joined(own.reshape(len(own), -1), seen[:, seen.shape[1] - self._n_seen :])
 
 
 def only(actions: list[Any] | NDArray[Any]) -> Any:

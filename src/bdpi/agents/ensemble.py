@@ -261,8 +261,8 @@ class Ensemble(OffPolicyAlgorithm):
         n_steps, self.n_steps = self.n_steps, 1  # SB3 warns of n_steps where the memory is not its own
         super()._setup_model()
         self.n_steps = n_steps
-        spaces_and_decisions = self.observation_space, self.action_space, self.decisions
-        self.collector = Collector(self.replay_buffer, *spaces_and_decisions, self.n_envs)
+        given = self.observation_space, self.action_space, self.n_envs, self.decisions
+        self.collector = Collector(self.replay_buffer, *given)
         self.episodes, self.scale_estimator = EpisodeRecord(self.n_envs), ScaleEstimator()
         normalizer = self._vec_normalize_env
         if self.observation_size is not None and (normalizer is None or not normalizer.norm_obs):
