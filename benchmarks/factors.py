@@ -1,4 +1,4 @@
-"""One factor of an action after the other, beside all combinations as one: CartPole, pushed in a direction with a strength.
+"""One factor of an action after the other, beside all combinations as one action, in CartPole with two factors.
 
 python benchmarks/factors.py --steps 3000 --seeds 5
 """

@@ -180,6 +180,21 @@ def mask_sizes(space: spaces.Space[Any]) -> list[int]:
     return [size for size, maskable in zip(factors.sizes, factors.maskable, strict=True) if maskable]
 
 
+def random_action(space: spaces.Space[Any], mask: Any) -> Any:
+    """An action that is allowed.
+
+    :param mask: see :func:`mask_sizes`
+    """
+    if isinstance(space, spaces.Discrete):
+        return space.sample(mask)
+    factors, allowed = factors_of(space), iter(np.split(np.asarray(mask, bool), np.cumsum(mask_sizes(space))[:-1]))
+    choices = [
+        np.flatnonzero(next(allowed)) if maskable else np.arange(size)
+        for size, maskable in zip(factors.sizes, factors.maskable, strict=True)
+    ]
+    return factors.value(np.array([space.np_random.choice(each) for each in choices]))
+
+
 def box_action(box: spaces.Box, position: NDArray[np.float64]) -> NDArray[Any]:
     """An action of a finite Box.
 
