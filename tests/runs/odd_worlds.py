@@ -96,6 +96,13 @@ class Steered(Counting):
         return observation, reward, False, terminated, info
 
 
+class Levers(Counting):
+    """Has two levers with three positions each, and can be brought back to the middle of an episode."""
+
+    action_space = gym.spaces.MultiDiscrete([3, 3])
+    retraceable = True
+
+
 class Right(Counting):
     """Action 1 is rewarded with 1."""
 

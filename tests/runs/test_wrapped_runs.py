@@ -102,6 +102,22 @@ def test_a_stopped_search_resumes_with_whole_steps(tmp_path: Path) -> None:
     assert read_monitor(outcome.folder.monitor).lengths == [5] * 6
 
 
+def test_actions_of_several_numbers_are_trained_resumed_and_played(tmp_path: Path) -> None:
+    notes: list[str] = []
+    session = prepare(quick("odd_worlds:Levers-v0", episodes=4), tmp_path, note=notes.append)
+    assert "MultiDiscrete([3 3]), so 2 decisions one after the other" in notes[0]
+    outcome = session.run(should_stop=after(13))
+    assert (outcome.status, outcome.summary.steps) == ("interrupted", 13)
+    resumed = prepare_resumption(tmp_path)
+    outcome = resumed.run()
+    assert (outcome.status, outcome.summary.steps, resumed.agent.num_timesteps) == ("finished", 20, 20)
+    assert read_monitor(outcome.folder.monitor).lengths == [5] * 4
+    assert [episode.length for episode in play(outcome.folder, 2)] == [5, 5]
+    for more, says in (({"off_policy_noise": 0.1}, "Discrete actions"), ({"record_entropy": True}, "entropy")):
+        with pytest.raises(RunError, match=says):
+            prepare(quick("odd_worlds:Levers-v0", **more))
+
+
 @pytest.mark.parametrize(
     ("plan", "says"),
     [

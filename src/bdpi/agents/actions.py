@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bdpi.agents.checks import check_masks
+from bdpi.agents.decisions import only
 from bdpi.agents.draws import Draws
 from bdpi.agents.spaces import shift_to_zero, to_arrays
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray
@@ -30,7 +31,7 @@ def mask_probabilities(probabilities: FloatArray, masks: BoolArray | None) -> Fl
 
 
 class Actions:
-    """Chooses actions, counted from 0.
+    """Chooses actions.
 
     :param policy: whose actor acts, if it has one
     :param n_envs: environments that are stepped together
@@ -45,16 +46,16 @@ class Actions:
         self._policy, self._n_envs, self._n_critics, self._draws = policy, n_envs, n_critics, draws
         #: which critic each environment follows, where there is no actor
         self.followed: IntArray | None = None
-        #: probabilities that the last training actions were drawn by; None for agents without an actor
+        #: probabilities that the last training decisions were drawn by; None for agents without an actor
         self.drawn_by: FloatArray | None = None
 
     def pick(
         self, learner: AgentLearner, observations: Any, masks: BoolArray | None, generator: np.random.Generator
     ) -> IntArray:
-        """One training action per environment.
+        """One training decision per environment, which is an action where actions are Discrete.
 
         :param learner: whose actor or critics are asked
-        :param masks: which actions are allowed; None: all
+        :param masks: which choices are allowed; None: all
         :param generator: the agent's, whose state is saved
         """
         if learner.has_actor:
@@ -63,6 +64,14 @@ class Actions:
             return self._draws.pick(self.drawn_by, generator)
         assert self.followed is not None
         return self._preferred(learner, observations, self.followed, masks)
+
+    def take(
+        self, learner: AgentLearner, observations: Any, masks: BoolArray | None, generator: np.random.Generator
+    ) -> Any:
+        """One training action per environment, of its own space; the parameters are those of :meth:`pick`."""
+        return self._policy.decisions.make(
+            observations, masks, lambda seen, allowed: self.pick(learner, seen, allowed, generator)
+        )
 
     def begin_episodes(self, environments: IntArray, generator: np.random.Generator) -> None:
         """Draw the critic that each of these environments follows in its new episode; for agents without an actor."""
@@ -73,7 +82,7 @@ class Actions:
     def _preferred(
         self, learner: AgentLearner, observations: Any, followed: IntArray, masks: BoolArray | None
     ) -> IntArray:
-        q = learner.q_values(shift_to_zero(observations, self._policy.observation_space))
+        q = learner.q_values(shift_to_zero(observations, self._policy.decisions.observation_space))
         return allowed(q[followed, np.arange(len(followed))], masks).argmax(axis=1)
 
     def predict(
@@ -86,12 +95,12 @@ class Actions:
         masks: Any,
     ) -> tuple[Any, tuple[Any, ...] | None]:
         """See :meth:`bdpi.agents.ensemble.Ensemble.predict`. Draws from the policy's own generator."""
-        policy, first = self._policy, int(self._policy.action_space.start)  # type: ignore[attr-defined]
+        policy = self._policy
         follows = not deterministic and not learner.has_actor
         if masks is not None or follows:
             tensors, is_batch = policy.obs_to_tensor(observation)
             n = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
-            masks = None if masks is None else check_masks(masks, n, policy.n_actions)
+            masks = None if masks is None else check_masks(masks, n, policy.action_space)
         if not follows:
             policy.action_masks = masks
             try:
@@ -106,5 +115,7 @@ class Actions:
             )
         new = followed < 0 if starts is None else (followed < 0) | np.asarray(starts, bool)
         followed[new] = policy.generator.integers(0, self._n_critics, int(new.sum()))
-        actions = self._preferred(learner, to_arrays(tensors), followed, masks) + first
-        return (actions if is_batch else actions.squeeze(axis=0)), (followed,)
+        actions = policy.decisions.make(
+            to_arrays(tensors), masks, lambda seen, allowed: self._preferred(learner, seen, followed, allowed)
+        )
+        return (actions if is_batch else only(actions)), (followed,)

@@ -24,6 +24,7 @@ from bdpi.agents.inputs import Inputs, describe_inputs, inputs_from, restore_inp
 from bdpi.agents.normalizing import describe_normalizer, restore_normalizer
 from bdpi.agents.schema import PATHS, check
 from bdpi.agents.sizes import check_inputs, check_layers
+from bdpi.envs.factors import DEFAULT_BITS, factors_of
 
 if TYPE_CHECKING:
     from bdpi.agents.ensemble import Ensemble
@@ -221,7 +222,8 @@ def _from_file(
             n = vec_env.num_envs
             data["_begun"], data["_collector"]["masks"] = False, None
             data["_episodes"] |= {"sums": [0.0] * n, "steps": [0] * n}
-            data["_draws"] |= {"times": np.ones((n, data["action_space"].n)), "means": np.ones(n), "keeps": [False] * n}
+            times = np.ones((n, data["_draws"]["times"].shape[1]))
+            data["_draws"] |= {"times": times, "means": np.ones(n), "keeps": [False] * n}
         data["n_envs"] = vec_env.num_envs
         if force_reset:  # before training goes on; an environment is not in the file
             data["_last_obs"] = None
@@ -282,7 +284,10 @@ def _check_sizes(data: dict[str, Any], arrays: Arrays, brings_networks: bool) ->
     if lengths != [n_envs, n_envs]:
         raise ValueError(f"the file is damaged: it has episodes of {lengths[0]} environments instead of {n_envs}")
     times, means, keeps = (data["_draws"][name] for name in ("times", "means", "keeps"))
-    if times.shape != (n_envs, data["action_space"].n) or means.shape != (n_envs,) or len(keeps) != n_envs:
+    n_outputs = sum(
+        factors_of(data["action_space"], (data["policy_kwargs"] or {}).get("action_bits", DEFAULT_BITS)).sizes
+    )
+    if times.shape != (n_envs, n_outputs) or means.shape != (n_envs,) or len(keeps) != n_envs:
         raise ValueError(f"the file is damaged: it has draws of {len(keeps)} environments instead of {n_envs}")
 
 

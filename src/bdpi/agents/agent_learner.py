@@ -24,6 +24,7 @@ from bdpi.learner.tabular import TabularLearner, allowed
 
 if TYPE_CHECKING:
     from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+    from bdpi.agents.decisions import Decisions
     from bdpi.agents.policies import BDPIPolicy
 
 
@@ -51,7 +52,7 @@ class AgentLearner:
         #: that the policy's network shares with the learner, which changes them
         self.actor_parameters: torch.Tensor | None = None
         self._inputs = inputs
-        self._space = policy.observation_space
+        self._space = policy.decisions.observation_space
         self._starts_at_zero = is_zero_based(self._space)
         #: the policy's scales when they were last asked for, and those of all inputs
         self._known_scales: tuple[Scales, Scales] | None = None
@@ -138,7 +139,7 @@ class AgentLearner:
         """
         inputs, scales = self._inputs, self._policy.scales
         if normalizer is not None or (inputs is not None and not inputs.direct):
-            transitions = gather(transitions, batches, normalizer)
+            transitions = gather(transitions, batches, normalizer, self._policy.decisions)
             batches = np.arange(batches.size).reshape(batches.shape)
         if inputs is not None:
             if not inputs.is_float or np.ndim(transitions.observations) != 2:  # type: ignore[arg-type]
@@ -278,7 +279,9 @@ class AgentLearner:
         return {name: torch.from_numpy(np.array(state[name])) for name in names}
 
 
-def gather(transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None) -> Transitions:
+def gather(
+    transitions: Transitions, batches: IntArray, normalizer: VecNormalize | None, decisions: Decisions
+) -> Transitions:
     """The transitions that ``batches`` names, copied and normalised with the current statistics of ``normalizer``."""
     index = batches.reshape(-1)
 
@@ -288,7 +291,7 @@ def gather(transitions: Transitions, batches: IntArray, normalizer: VecNormalize
             if isinstance(stored, dict)
             else stored[index]
         )
-        return chosen if normalizer is None else normalizer.normalize_obs(chosen)
+        return chosen if normalizer is None else decisions.normalized(chosen, normalizer)
 
     rewards = transitions.rewards[index]
     if normalizer is not None:

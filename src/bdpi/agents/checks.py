@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import (
     unwrap_vec_normalize,
 )
 
+from bdpi.envs.factors import factors_of, mask_sizes
 from bdpi.learner.arrangement import dtype_of
 from bdpi.learner.registry import check_choice
 
@@ -136,7 +137,7 @@ def check_environment(env: Any) -> None:
     """Something with spaces that can be learned from."""
     if not hasattr(env, "action_space") or not hasattr(env, "observation_space"):
         raise ValueError(f"env must be a Gymnasium environment, a VecEnv or the id of an environment, got {env!r}")
-    check_action_space(env.action_space)
+    factors_of(env.action_space)
     check_observation_space(env.observation_space)
 
 
@@ -164,22 +165,6 @@ def check_policy(policy: Any, names: dict[str, Any], base: type, env: Any) -> No
         raise ValueError(
             f"MultiInputPolicy is for Dict observations; use MlpPolicy or CnnPolicy for {env.observation_space}"
         )
-
-
-def check_action_space(space: spaces.Space[Any]) -> None:
-    """Only Discrete actions can be learned directly."""
-    if isinstance(space, spaces.Discrete):
-        return
-    if isinstance(space, spaces.Box):
-        raise ValueError(
-            f"BDPI needs discrete actions, but the action space is {space}. Turn continuous actions into a sequence "
-            "of binary decisions with Binary Action Search, bdpi.envs.wrappers.BinaryActionSearch(env), or list a few "
-            "useful actions."
-        )
-    raise ValueError(
-        f"BDPI needs a Discrete action space, but it is {space}. Wrap the environment so that each combination of "
-        "actions has one number."
-    )
 
 
 def check_observation_space(space: spaces.Space[Any]) -> None:
@@ -286,8 +271,13 @@ def check_in_space(what: str, values: Any, space: spaces.Space[Any], step: int, 
         )
 
 
-def check_action(name: str, value: Any, space: spaces.Discrete) -> int:
-    """An action of the environment; returns it as an int."""
+def check_action(name: str, value: Any, space: spaces.Space[Any]) -> Any:
+    """An action of the environment; returns it as its space has it, a Discrete one as an int."""
+    if not isinstance(space, spaces.Discrete):
+        action = _converted(value, space)
+        if not space.contains(action):
+            raise ValueError(f"{name} is {value!r}, which is not an action of the environment: give one of {space}")
+        return action
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "iu":
         raise ValueError(f"{name} must be one whole number, got {value!r}")
@@ -300,6 +290,17 @@ def check_action(name: str, value: Any, space: spaces.Discrete) -> int:
     return action
 
 
+def _converted(value: Any, space: spaces.Space[Any]) -> Any:
+    """A value with arrays of the types that a space has, where they are of the same kind."""
+    if isinstance(space, spaces.Dict) and isinstance(value, dict):
+        return {key: _converted(value[key], part) if key in value else None for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(value, tuple | list) and len(value) == len(space.spaces):
+        return tuple(_converted(each, part) for each, part in zip(value, space.spaces, strict=True))
+    array = np.asarray(value)
+    fits = space.dtype is not None and np.can_cast(array.dtype, space.dtype, "same_kind")
+    return array.astype(space.dtype) if fits else array
+
+
 def check_truth(name: str, value: Any) -> bool:
     """True or False, or 1 or 0; returns it as a bool."""
     array = np.asarray(value)
@@ -309,15 +310,18 @@ def check_truth(name: str, value: Any) -> bool:
 
 
 def masks_of(
-    infos: list[dict[str, Any]], space: spaces.Discrete, step: int, ended: Any = None
+    infos: list[dict[str, Any]], space: spaces.Space[Any], step: int, ended: Any = None
 ) -> NDArray[np.bool_] | None:
     """``info["action_mask"]`` of each environment, (n_envs, n_actions); None where no environment gives one.
+
+    That of an action of several numbers has the choices for each of them, one after the other.
 
     :param ended: environments whose episode has just ended: it does not matter if nothing is allowed any more there
     """
     if not any("action_mask" in info for info in infos):
         return None
-    n_actions = int(space.n)
+    sizes = mask_sizes(space)
+    n_actions = sum(sizes)
     masks = np.ones((len(infos), n_actions), dtype=bool)
     for environment, info in enumerate(infos):
         if "action_mask" not in info:
@@ -328,22 +332,25 @@ def masks_of(
                 f'info["action_mask"] of environment {environment} at step {step} must be {n_actions} zeros and ones, '
                 f"one for each action, got {info['action_mask']!r}"
             )
-        if not mask.any():
+        if not _allows(mask, sizes):
             if ended is not None and ended[environment]:
                 continue
             raise ValueError(
-                f'info["action_mask"] of environment {environment} at step {step} allows no action at all; allow one, '
-                "or end the episode before"
+                f'info["action_mask"] of environment {environment} at step {step} allows no action at all'
+                f"{_of_several(sizes)}; allow one, or end the episode before"
             )
         masks[environment] = mask.astype(bool)
     return masks
 
 
-def check_masks(masks: Any, n: int, n_actions: int) -> NDArray[np.bool_]:
+def check_masks(masks: Any, n: int, space: spaces.Space[Any]) -> NDArray[np.bool_]:
     """The argument ``action_masks`` of ``predict``, as (n, n_actions).
 
     :param n: number of observations
+    :param space: of the actions
     """
+    sizes = mask_sizes(space)
+    n_actions = sum(sizes)
     given = np.asarray(masks)
     fits = given.shape == (n, n_actions) or (n == 1 and given.shape == (n_actions,))
     if not fits or not _is_zeros_and_ones(given):
@@ -351,9 +358,19 @@ def check_masks(masks: Any, n: int, n_actions: int) -> NDArray[np.bool_]:
             f"action_masks must be zeros and ones of shape {(n, n_actions)}, a row for each observation, got {masks!r}"
         )
     result = given.reshape(n, n_actions).astype(bool)
-    if not result.any(axis=1).all():
-        raise ValueError(f"action_masks allow no action at all in observation {int(result.any(axis=1).argmin())}")
+    for index, mask in enumerate(result):
+        if not _allows(mask, sizes):
+            raise ValueError(f"action_masks allow no action at all{_of_several(sizes)} in observation {index}")
     return result
+
+
+def _allows(mask: NDArray[Any], sizes: list[int]) -> bool:
+    """Whether there is a choice left for each number of an action."""
+    return all(bool(part.any()) for part in np.split(mask, np.cumsum(sizes)[:-1]))
+
+
+def _of_several(sizes: list[int]) -> str:
+    return f" for one of the {len(sizes)} numbers of an action" if len(sizes) > 1 else ""
 
 
 def _is_zeros_and_ones(mask: NDArray[Any]) -> bool:

@@ -103,7 +103,7 @@ def look(agent: Ensemble) -> list[Finding]:
     n = len(buffer)  # demonstrations lie behind
     rewards, discounts = own.rewards[:n], own.discounts[:n]
     inner = (discounts == 1) & (rewards == 0) if agent.gamma < 1 else np.zeros(n, bool)
-    findings += health.observation_findings(_seen(own.observations, n), agent.observation_space, record.count)
+    findings += health.observation_findings(_seen(own.observations, n), agent.decisions.observation_space, record.count)
     findings += health.reward_findings(rewards[~inner], record.differ)
     findings += _scale_findings(agent)
     # Before the first rewards, actor and critics are as random as they began, and rare ones spread slowly.
@@ -113,11 +113,11 @@ def look(agent: Ensemble) -> list[Finding]:
     chosen = np.linspace(0, n - 1, _STATES).astype(np.int64)
     masks = None if own.masks is None else own.masks[chosen]
     states = _network_view(agent, _rows(own.observations, chosen))
-    n_actions = int(agent.action_space.n)
+    n_actions = agent.decisions.most_choices
     behaviour = mask_probabilities(agent.agent_learner.behaviour(states, masks), masks)
     greedy = allowed(agent.agent_learner.q_values(states), masks).argmax(axis=2)
     findings += health.policy_findings(entropy_bits(behaviour), n_actions, record.returns)
-    findings += health.critic_findings(greedy, n_actions, agent._n_updates, record.returns)
+    findings += health.critic_findings(agent.decisions.choices(greedy), n_actions, agent._n_updates, record.returns)
     q, returns = values_and_returns(agent)
     return findings + health.value_findings(q, returns, agent._n_updates)
 
@@ -173,7 +173,8 @@ def _mean_q(agent: Ensemble, observations: Any) -> NDArray[np.float64]:
 
 
 def _network_view(agent: Ensemble, observations: Any) -> Any:
-    return observations if agent._vec_normalize_env is None else agent._vec_normalize_env.normalize_obs(observations)
+    normalizer = agent._vec_normalize_env
+    return observations if normalizer is None else agent.decisions.normalized(observations, normalizer)
 
 
 def _rows(observations: Any, index: Any) -> Any:

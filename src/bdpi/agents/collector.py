@@ -15,13 +15,15 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.agents.decisions import Decisions
 from bdpi.agents.health import N_FIRST, N_RECENT, Returns
 from bdpi.agents.journal import Journal, Transition
 from bdpi.agents.masks import MaskSource, reset_infos
 from bdpi.agents.normalizing import is_fresh, update_normalizer
 from bdpi.agents.spaces import channels_first
+from bdpi.envs.factors import mask_sizes
 from bdpi.envs.wrappers.checked import warn_if_far
-from bdpi.learner.interface import BoolArray, FloatArray, IntArray
+from bdpi.learner.interface import BoolArray, FloatArray
 
 #: Where infos have the last observation of an episode as it was before ``VecNormalize``.
 ORIGINAL = "original_terminal_observation"
@@ -40,6 +42,7 @@ class Collector:
     :param observation_space: of the environments
     :param action_space: of the environments
     :param n_envs: how many environments are stepped together
+    :param decisions: that agents make instead of these actions, and remember; None: as the spaces have it
     """
 
     #: what a saved agent holds of it
@@ -49,11 +52,15 @@ class Collector:
         self,
         memory: TransitionBuffer | DictTransitionBuffer,
         observation_space: spaces.Space[Any],
-        action_space: spaces.Discrete,
+        action_space: spaces.Space[Any],
         n_envs: int,
+        decisions: Decisions | None = None,
     ) -> None:
+        self.decisions = decisions or Decisions(observation_space, action_space)
         self.memory, self.observation_space, self.action_space = memory, observation_space, action_space
-        self.n_envs, self.n_actions = n_envs, int(action_space.n)
+        self.n_envs, self.n_actions = n_envs, sum(mask_sizes(action_space))
+        #: whether environments have excluded actions
+        self.has_seen_masks = False
         #: of the states that the environments are in, (n_envs, n_actions); None: all actions are allowed
         self.masks: BoolArray | None = None
         #: asks the environments for them
@@ -160,19 +167,19 @@ class Collector:
     # -- a step -------------------------------------------------------------------------------------------------
 
     def completed(
-        self, actions: IntArray, new_obs: Any, dones: Any, infos: list[dict[str, Any]], last_one: str
-    ) -> tuple[IntArray, Any, Masks | None]:
+        self, actions: Any, new_obs: Any, dones: Any, infos: list[dict[str, Any]], last_one: str
+    ) -> tuple[Any, Any, Masks | None]:
         """Of a step that was checked: the actions that were executed (``info["executed_action"]``), the observations
         they led to, of which environments show the first of the next episode instead, and the masks before and after.
 
         :param last_one: where infos have the last observation of an episode
         """
-        executed = actions.copy()
+        executed = list(actions) if isinstance(actions, list) else actions.copy()
         is_dict = isinstance(new_obs, dict)
         next_obs = {key: part.copy() for key, part in new_obs.items()} if is_dict else new_obs.copy()
         for index, info in enumerate(infos):
             if "executed_action" in info:
-                executed[index] = int(np.asarray(info["executed_action"]).reshape(()))
+                executed[index] = checks.check_action("executed", info["executed_action"], self.action_space)
             if dones[index] and info.get(last_one) is not None:
                 _set_row(next_obs, index, info[last_one])
         before, after = self.masks, self._next_masks
@@ -185,22 +192,23 @@ class Collector:
         self,
         observations: Any,
         next_observations: Any,
-        actions: IntArray,
+        actions: Any,
         rewards: FloatArray,
         dones: Any,
         infos: list[dict[str, Any]],
         masks: Masks | None,
     ) -> int:
         """Keep one transition of each environment. Returns the number of the last one in the journal."""
-        journaled = self.journaled
-        if self.journal is not None:
+        journaled, is_plain = self.journaled, self.decisions.is_plain
+        self.has_seen_masks |= masks is not None
+        if self.journal is not None or not is_plain:
             transitions = []
             for index, info in enumerate(infos):
                 truncated = bool(info.get("TimeLimit.truncated", False))
                 transitions.append(
                     Transition(
                         row_of(observations, index),
-                        int(np.asarray(actions[index]).reshape(())),
+                        int(np.asarray(actions[index]).reshape(())) if is_plain else actions[index],
                         float(rewards[index]),
                         row_of(next_observations, index),
                         terminated=bool(dones[index]) and not truncated,
@@ -211,6 +219,9 @@ class Collector:
                         environment=index,
                     )
                 )
+            if not is_plain:
+                return self._keep(transitions)
+            assert self.journal is not None
             journaled = self.journal.append(*transitions)
         step = observations, next_observations, actions, rewards, dones, infos
         if self.defer is None:
@@ -289,21 +300,28 @@ class Collector:
 
         :param mask: None: what ``act`` was told last
         """
-        before = self.acted_mask if mask is None else checks.check_masks(mask, 1, self.n_actions)
+        before = self.acted_mask if mask is None else checks.check_masks(mask, 1, self.action_space)
         if before is not None and next_mask is None and not transition.terminated:
             raise ValueError("this agent acts with masks: give observe next_mask, the actions that are allowed now")
-        after = None if next_mask is None else checks.check_masks(next_mask, 1, self.n_actions)
+        after = None if next_mask is None else checks.check_masks(next_mask, 1, self.action_space)
+        self.has_seen_masks |= before is not None or after is not None
         return replace(
             transition, mask=None if before is None else before[0], next_mask=None if after is None else after[0]
         )
 
     def store_transition(self, transition: Transition) -> int:
         """Keep one transition, of the only environment. Returns its number in the journal."""
-        journaled = self.journaled if self.journal is None else self.journal.append(transition)
+        return self._keep([transition])
+
+    def _keep(self, steps: list[Transition]) -> int:
+        """Keep a step of each environment, as a transition for each decision: all in the journal, or none."""
+        rows = list(zip(*map(self.decisions.transitions, steps), strict=True))
+        in_order = [transition for row in rows for transition in row]
+        journaled = self.journaled if self.journal is None else self.journal.append(*in_order)
         if self.defer is None:
-            self.memory.add_steps([transition])
+            self._add_to_memory(in_order)
         else:
-            self.defer(lambda: self.memory.add_steps([transition]))
+            self.defer(lambda: self._add_to_memory(in_order))
         return journaled
 
     # -- the journal --------------------------------------------------------------------------------------------
@@ -311,7 +329,7 @@ class Collector:
     def open_journal(
         self, given: str | os.PathLike[str] | Journal, steps: int, normalizer: VecNormalize | None, take_in: bool = True
     ) -> int:
-        """Go on with a journal, and with what is in it. Returns how many of its transitions the agent has yet to count.
+        """Go on with a journal, and with what is in it. Returns how many of its steps the agent has yet to count.
 
         :param steps: how many transitions the agent has seen
         :param normalizer: sees what the agent has not seen yet
@@ -319,10 +337,10 @@ class Collector:
         """
         if isinstance(given, Journal):
             journal = given
-            journal.check_spaces(self.observation_space, self.action_space)
+            journal.check_spaces(self.decisions.observation_space, self.decisions.action_space)
             journal.claim()
         else:
-            journal = Journal(given, self.observation_space, self.action_space)
+            journal = Journal(given, self.decisions.observation_space, self.decisions.action_space)
             try:
                 journal.claim()
             except BaseException:
@@ -349,18 +367,19 @@ class Collector:
             # Statistics that a new agent finds are the user's, who knows what they are of.
             if normalizer is not None and (steps > 0 or is_fresh(normalizer)):
                 for step in journal.steps(after=self.journaled):
-                    update_normalizer(normalizer, step)
+                    if self.decisions.ends_step(step):
+                        update_normalizer(normalizer, self.decisions.as_observed(step))
             after = self.journaled
             if len(self.memory) == 0:
                 after = max(0, journal.last - self.memory.buffer_size * self.n_envs)
             self._add_to_memory(journal.steps(after=after))
-            new = journal.last - self.journaled
+            new = (journal.last - self.journaled) // self.decisions.n
         self.journaled = journal.last
         return new
 
     def catch_up(self) -> tuple[int, int]:
         """Remember what is in the journal and nowhere else, because the program was interrupted. Returns how many
-        transitions these are, and the number of the last one in the journal."""
+        steps these are, and the number of the last one in the journal."""
         assert self.journal is not None
         last = self.journal.last
         if last == self.journaled:
@@ -370,7 +389,7 @@ class Collector:
             self._add_to_memory(steps)
         else:
             self.defer(lambda: self._add_to_memory(steps))
-        return len(steps), last
+        return len(steps) // self.decisions.n, last
 
     def _add_to_memory(self, steps: Iterable[Transition]) -> None:
         """Take transitions into the replay memory, which has a row for all environments at a time."""

@@ -77,7 +77,7 @@ def _of_buffer(buffer: ReplayBuffer) -> Iterator[Transition]:
             done, timeout = bool(buffer.dones[row, env]), bool(buffer.timeouts[row, env])
             yield Transition(
                 _seen(buffer, _at(buffer.observations, (row, env))),
-                int(_given(buffer, buffer.actions[row, env], buffer.action_space)),
+                _given(buffer, buffer.actions[row, env], buffer.action_space),
                 float(buffer.rewards[row, env]),
                 _seen(buffer, _next(buffer, row, env)),
                 terminated=done and not timeout,

@@ -19,6 +19,8 @@ def describe(space: spaces.Space[Any]) -> dict[str, Any]:
     """
     if isinstance(space, spaces.Dict):
         return {"type": "Dict", "spaces": {key: describe(part) for key, part in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "spaces": {str(index): describe(part) for index, part in enumerate(space.spaces)}}
     if isinstance(space, spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.MultiDiscrete):
@@ -54,7 +56,7 @@ def space_of(description: Any) -> spaces.Space[Any]:
 
 def _count(description: dict[str, Any]) -> int:
     """Numbers in an observation, before any array is made for them."""
-    if description["type"] == "Dict":
+    if description["type"] in ("Dict", "Tuple"):
         return sum(map(_count, description["spaces"].values()))
     sizes = description["nvec"] if description["type"] == "MultiDiscrete" else description.get("shape", [])
     return len(sizes) if description["type"] == "MultiDiscrete" else math.prod(map(_size, sizes))
@@ -64,6 +66,8 @@ def _space_of(description: dict[str, Any]) -> spaces.Space[Any]:
     kind = description["type"]
     if kind == "Dict":
         return spaces.Dict({str(key): _space_of(part) for key, part in description["spaces"].items()})
+    if kind == "Tuple":
+        return spaces.Tuple([_space_of(part) for part in description["spaces"].values()])
     if kind == "Discrete":
         return spaces.Discrete(_size(description["n"]), start=int(description["start"]))
     if kind == "MultiDiscrete":

@@ -47,6 +47,7 @@ from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer, stacked
 from bdpi.agents.checkup import WORTH_ANOTHER, Checkup, look
 from bdpi.agents.collector import ORIGINAL, Collector, EpisodeRecord
 from bdpi.agents.copies import restore, state_of
+from bdpi.agents.decisions import Decisions
 from bdpi.agents.demonstrations import transitions_of
 from bdpi.agents.draws import Draws
 from bdpi.agents.encoding import Arrays
@@ -62,6 +63,7 @@ from bdpi.agents.metrics import diagnostics
 from bdpi.agents.normalizing import update_normalizer
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
 from bdpi.agents.scales import ScaleEstimator
+from bdpi.envs.factors import DEFAULT_BITS
 from bdpi.envs.wrappers.checked import Checked
 from bdpi.envs.wrappers.retracing import CONTINUED
 from bdpi.learner import Hyperparameters, Transitions, native
@@ -141,7 +143,8 @@ class Ensemble(OffPolicyAlgorithm):
     # made by the set-up
     policy: BDPIPolicy
     replay_buffer: TransitionBuffer | DictTransitionBuffer
-    action_space: spaces.Discrete
+    #: that the agent makes instead of the environment's actions
+    decisions: Decisions
     agent_learner: AgentLearner
     actions: Actions
     draws: Draws
@@ -250,13 +253,16 @@ class Ensemble(OffPolicyAlgorithm):
             probe = self.policy_class(self.observation_space, self.action_space, None, **self.policy_kwargs)
             if isinstance(probe, BDPIPolicy) and probe.native_inputs() is not None:
                 self.device = torch.device("cpu")  # where small networks are fastest
+        bits = self.policy_kwargs.get("action_bits", DEFAULT_BITS)
+        self.decisions = Decisions(self.observation_space, self.action_space, bits)
         self._choose_memory()
-        given = self.replay_buffer_kwargs, self.n_steps
-        # SB3 warns of n_steps where the memory is not its own.
-        self.replay_buffer_kwargs, self.n_steps = self._memory_arguments(), 1
+        if self.replay_buffer is None:
+            self.replay_buffer = self._make_memory()
+        n_steps, self.n_steps = self.n_steps, 1  # SB3 warns of n_steps where the memory is not its own
         super()._setup_model()
-        self.replay_buffer_kwargs, self.n_steps = given
-        self.collector = Collector(self.replay_buffer, self.observation_space, self.action_space, self.n_envs)
+        self.n_steps = n_steps
+        given = self.observation_space, self.action_space, self.n_envs, self.decisions
+        self.collector = Collector(self.replay_buffer, *given)
         self.episodes, self.scale_estimator = EpisodeRecord(self.n_envs), ScaleEstimator()
         normalizer = self._vec_normalize_env
         if self.observation_size is not None and (normalizer is None or not normalizer.norm_obs):
@@ -286,6 +292,8 @@ class Ensemble(OffPolicyAlgorithm):
             self.n_steps = kwargs.get("n_steps", self.n_steps)
         if asked is HerReplayBuffer:
             self.hindsight = hindsight_settings(kwargs, self.observation_space)
+        if self.hindsight is not None and not self.decisions.is_plain:
+            raise ValueError(f"HerReplayBuffer is for Discrete actions, but the action space is {self.action_space}")
         if self.hindsight is not None and self.n_steps > 1:
             raise ValueError(f"n_steps={self.n_steps} is not possible with HerReplayBuffer: leave n_steps at 1")
         if asked in SB3_MEMORIES or asked in OWN_MEMORIES:
@@ -300,14 +308,15 @@ class Ensemble(OffPolicyAlgorithm):
             )
 
     def _make_memory(self) -> TransitionBuffer | DictTransitionBuffer:
-        sizes = self.buffer_size, self.observation_space, self.action_space, self.device, self.n_envs
+        of = self.decisions
+        sizes = self.buffer_size, of.observation_space, of.action_space, self.device, self.n_envs
         arguments = {"optimize_memory_usage": self.optimize_memory_usage, **self._memory_arguments()}
         memory = self.replay_buffer_class(*sizes, **arguments)  # type: ignore[misc, arg-type]
         assert isinstance(memory, TransitionBuffer | DictTransitionBuffer)
         return memory
 
     def _memory_arguments(self) -> dict[str, Any]:
-        own = {"gamma": self.gamma, "n_steps": self.n_steps}
+        own = {"gamma": self.gamma, "n_steps": self.n_steps * self.decisions.n}
         return {**self.replay_buffer_kwargs, **own, **(self.hindsight or {})}
 
     def critic_rule(self) -> CriticRule:
@@ -320,11 +329,11 @@ class Ensemble(OffPolicyAlgorithm):
 
     def _make_learner(self) -> AgentLearner:
         rule, critic_rule = self.actor_rule(), self.critic_rule()
-        check_rule(critic_rule, int(self.action_space.n), "critic")
+        check_rule(critic_rule, self.policy.n_actions, "critic")
         if rule is None:
             self.policy.actor = None
         else:
-            check_rule(rule, int(self.action_space.n), "actor")
+            check_rule(rule, self.policy.n_actions, "actor")
         threads = self.n_threads
         if threads is None and self.asynchronous:
             threads = max(1, native.default_threads() - 1)  # acting needs a core, too
@@ -346,7 +355,7 @@ class Ensemble(OffPolicyAlgorithm):
         """Seed networks yet to be made, the environment, and the agent's own generators."""
         with self.learning_paused():
             super().set_random_seed(seed)
-            if seed is not None and self.replay_buffer is not None:  # else a loaded agent is set up
+            if seed is not None and hasattr(self, "collector"):  # else a loaded agent is set up
                 self._generator, self._predict_generator = _generators(seed)
                 self.policy.generator = self._predict_generator
                 self._begun = False  # act draws what it draws at the beginning of an episode, too
@@ -461,13 +470,11 @@ class Ensemble(OffPolicyAlgorithm):
         callback, goes on where it was, that is, before it learned from its last steps.
         """
         callback.on_rollout_start()
-        collector, checkup, first = self.collector, self._checkup, int(self.action_space.start)
+        collector, checkup = self.collector, self._checkup
         num_collected_steps, num_collected_episodes = self._collected  # callbacks know them by these names
         while should_collect_more_steps(train_freq, num_collected_steps, num_collected_episodes):
             with self._background.acting:
-                actions = first + self.actions.pick(
-                    self.agent_learner, self._last_obs, collector.masks, self._generator
-                )
+                actions = self.actions.take(self.agent_learner, self._last_obs, collector.masks, self._generator)
             try:
                 new_obs, rewards, dones, infos = env.step(actions)
                 begun, n_ended = reset_infos(env), sum(dones.tolist())
@@ -501,7 +508,7 @@ class Ensemble(OffPolicyAlgorithm):
         return RolloutReturn(num_collected_steps * env.num_envs, num_collected_episodes, True)
 
     def _store_step(
-        self, actions: IntArray, new_obs: Any, rewards: FloatArray, dones: Any, infos: list[dict[str, Any]], ended: int
+        self, actions: Any, new_obs: Any, rewards: FloatArray, dones: Any, infos: list[dict[str, Any]], ended: int
     ) -> None:
         """Store a step of the environments, as it is without ``VecNormalize``, and count it only then: after an
         interruption in between (Ctrl-C), it is found in the journal, now or after loading."""
@@ -570,7 +577,7 @@ class Ensemble(OffPolicyAlgorithm):
         self._compute(self._training(gradient_steps, batch_size))
 
     def _training(self, gradient_steps: int, batch_size: int) -> Epochs:
-        epochs = gradient_steps if self.gradient_steps < 0 else gradient_steps * self.n_envs
+        epochs = self.decisions.n * (gradient_steps if self.gradient_steps < 0 else gradient_steps * self.n_envs)
         if isinstance(self._background, Background):
             # Have these steps learned from, and do not run too far ahead.
             self._background.check()
@@ -691,11 +698,14 @@ class Ensemble(OffPolicyAlgorithm):
     @property
     def learned_with_masks(self) -> bool:
         """Whether actions were masked at some time."""
-        return self._learned_with_masks or (self.replay_buffer is not None and self.replay_buffer.masks is not None)
+        if self._learned_with_masks or self.collector.has_seen_masks:
+            return True
+        # Those of several decisions also say which one is next.
+        return self.decisions.is_plain and self.replay_buffer is not None and self.replay_buffer.masks is not None
 
     # -- step by step -------------------------------------------------------------------------------------------
 
-    def act(self, observation: Any, mask: Any = None) -> int:
+    def act(self, observation: Any, mask: Any = None) -> Any:
         """Choose an action to learn from, drawn as in training. (For the best known one: ``predict``.)
 
         :param observation: what the system is like now; pictures may have their channels last, as in ``predict``
@@ -703,7 +713,7 @@ class Ensemble(OffPolicyAlgorithm):
         """
         self._check_one_loop("act")
         observation = self.collector.given("observation", observation, self.num_timesteps)
-        masks = None if mask is None else checks.check_masks(mask, 1, self.policy.n_actions)
+        masks = None if mask is None else checks.check_masks(mask, 1, self.action_space)
         if not self._begun:
             self._begun = True
             self._begin_episodes(np.array([0]))
@@ -711,9 +721,9 @@ class Ensemble(OffPolicyAlgorithm):
         if self._vec_normalize_env is not None:
             batch = self._vec_normalize_env.normalize_obs(batch)
         with self._background.acting:
-            action = self.actions.pick(self.agent_learner, batch, masks, self._generator)
+            (action,) = self.actions.take(self.agent_learner, batch, masks, self._generator)
         self.collector.acted_mask = masks
-        return int(action[0]) + int(self.action_space.start)
+        return int(action) if self.decisions.is_plain else action
 
     def observe(
         self,
@@ -809,7 +819,7 @@ class Ensemble(OffPolicyAlgorithm):
         steps = []
         for number, step in enumerate(transitions_of(dataset)):
             try:
-                steps.append(self.collector.given_transition(step, "the action", 0))
+                steps += self.decisions.transitions(self.collector.given_transition(step, "the action", 0))
             except ValueError as error:
                 raise ValueError(f"demonstration {number}: {error}") from error
         if not steps:
@@ -894,7 +904,8 @@ class Ensemble(OffPolicyAlgorithm):
         frequency = self.train_freq
         if not isinstance(frequency, TrainFreq) or frequency.unit.value != "step":
             raise ValueError("learning in the background goes by steps: give train_freq a number of steps")
-        return float(frequency.frequency if self.gradient_steps < 0 else self.gradient_steps) / frequency.frequency
+        epochs = self.decisions.n * (frequency.frequency if self.gradient_steps < 0 else self.gradient_steps)
+        return float(epochs) / frequency.frequency
 
     def dump_logs(self) -> None:
         """As in SB3; learning in the background pauses meanwhile."""

@@ -27,7 +27,7 @@ class MaskSource:
     :param space: of their actions
     """
 
-    def __init__(self, env: VecEnv, space: spaces.Discrete) -> None:
+    def __init__(self, env: VecEnv, space: spaces.Space[Any]) -> None:
         self._space = space
         #: whose method is asked; None: infos say it, or nothing does
         self.asked = env if _has_method(env) else None

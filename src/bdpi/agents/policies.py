@@ -19,13 +19,16 @@ from stable_baselines3.common.torch_layers import (
     get_actor_critic_arch,
 )
 from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.common.utils import obs_as_tensor
 from torch import Tensor, nn
 
 from bdpi.agents.actions import mask_probabilities
+from bdpi.agents.decisions import Decisions, only
 from bdpi.agents.draws import draw
 from bdpi.agents.spaces import NativeInputs, preprocess, scaled_parts, shift_to_zero, to_arrays, zero_based
+from bdpi.envs.factors import DEFAULT_BITS
 from bdpi.learner.functional import flatten_parameters, statistics_of
-from bdpi.learner.interface import BoolArray, FloatArray
+from bdpi.learner.interface import BoolArray, FloatArray, IntArray
 from bdpi.learner.native import MAX_LAYERS
 from bdpi.learner.rules import allowed
 from bdpi.learner.scales import Scales
@@ -83,7 +86,8 @@ class BDPIPolicy(BasePolicy):
     policy follows then; they are in its ``state_dict``.
 
     :param observation_space: Observation space
-    :param action_space: Action space, Discrete
+    :param action_space: Action space; what is not Discrete is decided on part by part, see
+        :class:`~bdpi.agents.decisions.Decisions`
     :param lr_schedule: not used: the learner owns the optimisers
     :param net_arch: hidden units of each layer, ``[32]`` by default; ``dict(pi=[…], qf=[…])`` gives the actor another
         size than the critics. Larger networks fit more complex tasks and cost proportionally more time.
@@ -99,6 +103,7 @@ class BDPIPolicy(BasePolicy):
         is an actor
     :param prior_scale: weight of a fixed random function in each of these critics
     :param is_table: for a policy that is loaded without its agent: the actor is a table
+    :param action_bits: decisions for each number of a ``Box`` action. More are more precise, and take longer to learn.
     """
 
     default_net_arch: tuple[int, ...] = (32,)
@@ -111,7 +116,7 @@ class BDPIPolicy(BasePolicy):
     def __init__(
         self,
         observation_space: spaces.Space[Any],
-        action_space: spaces.Discrete,
+        action_space: spaces.Space[Any],
         lr_schedule: Schedule | None = None,
         net_arch: list[int] | dict[str, list[int]] | None = None,
         activation_fn: type[nn.Module] = nn.Tanh,
@@ -124,6 +129,7 @@ class BDPIPolicy(BasePolicy):
         n_critics: int = 0,
         prior_scale: float = 0.0,
         is_table: bool = False,
+        action_bits: int = DEFAULT_BITS,
     ) -> None:
         super().__init__(
             observation_space,
@@ -138,12 +144,15 @@ class BDPIPolicy(BasePolicy):
             raise ValueError("share_features_extractor=True is not possible: each network learns its own features")
         _check_class("activation_fn", activation_fn, nn.Module, "torch.nn.Tanh")
         _check_class("features_extractor_class", features_extractor_class, BaseFeaturesExtractor, "NatureCNN of SB3")
-        self.input_space = zero_based(observation_space)
+        #: from what networks say to actions of the environment
+        self.decisions = Decisions(observation_space, action_space, action_bits)
+        self.action_bits = action_bits
+        self.input_space = zero_based(self.decisions.observation_space)
         self.activation_fn = activation_fn
         self.net_arch = list(self.default_net_arch) if net_arch is None else net_arch
         _check_net_arch(self.net_arch)
         self.actor_arch, self.critic_arch = (list(map(int, part)) for part in get_actor_critic_arch(self.net_arch))
-        self.n_actions = int(action_space.n)
+        self.n_actions = self.decisions.n_outputs
         #: how many numbers of which parts of an observation are scaled, see :func:`bdpi.agents.spaces.scaled_parts`
         self.scaled_parts = scaled_parts(self.input_space)
         self.register_buffer("observation_shift", torch.zeros(sum(self.scaled_parts.values())))
@@ -165,7 +174,7 @@ class BDPIPolicy(BasePolicy):
         if n_critics or is_table:
             self.follow(None)
             self._followed = self._empty(n_critics, is_table)
-        #: which actions the next prediction may choose, (n, n_actions); None: all
+        #: which actions the next prediction may choose, as environments say it; None: all
         self.action_masks: BoolArray | None = None
         #: only ``predict`` draws from it, so that evaluating an agent does not change its training
         self.generator = np.random.default_rng()
@@ -236,12 +245,13 @@ class BDPIPolicy(BasePolicy):
         return NativeInputs(self.input_space, self.normalize_images)
 
     def probabilities(self, observations: Any) -> FloatArray:
-        """pi(.|s) for a batch of observations, (n, n_actions)."""
-        tensors, _ = self.obs_to_tensor(observations)
+        """pi(.|s) for a batch of observations, (n, n_actions); of decisions, what is decided so far is part of them."""
+        is_plain = self.decisions.is_plain
+        tensors = self.obs_to_tensor(observations)[0] if is_plain else obs_as_tensor(observations, self.device)
         return self._probabilities(tensors).cpu().numpy()
 
     def _probabilities(self, tensors: Any) -> Tensor:
-        observations = shift_to_zero(tensors, self.observation_space)
+        observations = shift_to_zero(tensors, self.decisions.observation_space)
         if self.actor is None and self.follows is not None and not _is_traced():
             return torch.as_tensor(self.follows.behaviour(to_arrays(observations), self.action_masks))
         with torch.no_grad():
@@ -280,20 +290,52 @@ class BDPIPolicy(BasePolicy):
         """Actions for a batch of observations; the most probable ones unless told otherwise, as SB3's DQN does."""
         return self._predict(observation, deterministic)
 
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """As in SB3. Actions that are a Tuple or a Dict come in a list where there are several observations."""
+        if self.decisions.is_plain:
+            return super().predict(observation, state, episode_start, deterministic)
+        self.set_training_mode(False)
+        tensors, is_batch = self.obs_to_tensor(observation)
+        actions = self._decide(tensors, deterministic)
+        return (actions if is_batch else only(actions)), state
+
+    def _decide(self, tensors: Any, deterministic: bool) -> Any:
+        """Actions of any kind, decided on part by part."""
+        if _is_traced():
+            raise ValueError(
+                f"{self.action_space} actions are decided on one after the other, which cannot be traced: export a "
+                "policy of Discrete actions, or call predict"
+            )
+        masks = self.action_masks
+
+        def choose(seen: Any, allowed: BoolArray | None) -> IntArray:
+            self.action_masks = allowed
+            return self._choose(obs_as_tensor(seen, self.device), deterministic).cpu().numpy()
+
+        try:
+            return self.decisions.make(to_arrays(tensors), masks, choose)
+        finally:
+            self.action_masks = masks
+
     def _predict(self, observation: Any, deterministic: bool = False) -> Tensor:
-        probabilities, first = self._probabilities(observation), int(self.action_space.start)  # type: ignore[attr-defined]
+        if not self.decisions.is_plain:
+            return torch.as_tensor(np.asarray(self._decide(observation, deterministic)))
+        return self._choose(observation, deterministic) + self.decisions.first_action
+
+    def _choose(self, observation: Any, deterministic: bool) -> Tensor:
+        """One of the outputs for each observation."""
+        probabilities = self._probabilities(observation)
         if deterministic:
             masks = self._masks()
             if masks is not None:
                 kept = torch.where(masks, probabilities, 0.0)
                 probabilities = torch.where(kept.sum(dim=1, keepdim=True) > 0, kept, masks.to(kept.dtype))
-            return probabilities.argmax(dim=1) + first
+            return probabilities.argmax(dim=1)
         if _is_traced():
-            return torch.multinomial(probabilities, 1).squeeze(1) + first
-        return (
-            torch.as_tensor(draw(mask_probabilities(probabilities.cpu().numpy(), self.action_masks), self.generator))
-            + first
-        )
+            return torch.multinomial(probabilities, 1).squeeze(1)
+        return torch.as_tensor(draw(mask_probabilities(probabilities.cpu().numpy(), self.action_masks), self.generator))
 
     # -- what a policy without an actor network follows, in its state_dict under the learner's names
 
@@ -368,6 +410,7 @@ class BDPIPolicy(BasePolicy):
             "n_critics": len(followed.get("active", ())),
             "prior_scale": self.prior_scale,
             "is_table": "actor" in followed,
+            "action_bits": self.action_bits,
             "net_arch": self.net_arch,
             "activation_fn": self.activation_fn,
             "features_extractor_class": self.features_extractor_class,

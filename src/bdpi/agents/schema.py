@@ -46,7 +46,7 @@ _KNOWN: dict[str, Any] = {
     **dict.fromkeys(("ep_info_buffer", "ep_success_buffer"), deque),
     **dict.fromkeys(("gamma", "demonstration_share", "_current_progress_remaining"), Annotated[float, Field(le=1)]),
     "action_noise": ActionNoise,
-    "action_space": spaces.Discrete,
+    "action_space": spaces.Space,
     "buffer_size": _whole(1, 2**40),
     "n_envs": _whole(1, 10**5),
     "n_steps": _whole(1, 10**6),

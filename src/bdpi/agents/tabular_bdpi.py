@@ -52,11 +52,11 @@ class TabularBDPI(BDPI):
 
     def _check_hyperparameters(self) -> None:
         super()._check_hyperparameters()
-        if not isinstance(self.observation_space, spaces.Discrete):
-            raise ValueError(
-                f"tables need Discrete observations, but the observation space is {self.observation_space}; use BDPI "
-                "(--agent bdpi)"
-            )
+        for what, space in (("observation", self.observation_space), ("action", self.action_space)):
+            if not isinstance(space, spaces.Discrete):
+                raise ValueError(
+                    f"tables need Discrete {what}s, but the {what} space is {space}; use BDPI (--agent bdpi)"
+                )
         given = {"learner": self.learner_choice, "precision": self.precision, **self.policy_kwargs}
         idle = [f"{name}={value!r}" for name, value in given.items() if value not in ("auto", "float32")]
         if idle:
@@ -67,5 +67,5 @@ class TabularBDPI(BDPI):
             )
 
     def _make_learner(self) -> AgentLearner:
-        check_rule(self.actor_rule(), int(self.action_space.n), "actor")
+        check_rule(self.actor_rule(), self.policy.n_actions, "actor")
         return tabular_learner(self.policy, self.n_critics)

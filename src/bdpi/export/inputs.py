@@ -30,6 +30,11 @@ def exportable_actor(agent: Ensemble) -> Network:
     if not isinstance(agent, Ensemble):
         raise ValueError(f"{name} is not an agent of this package: only policies of BDPI and ActorMimic are exported")
     policy = agent.policy
+    if not agent.decisions.is_plain:
+        raise ValueError(
+            f"{agent.action_space} actions are decided on one after the other, which is not exported: export an agent "
+            "with Discrete actions, or call predict"
+        )
     if policy.actor is None:
         raise ValueError(
             f"{name} has no actor network to export: it acts by its critics or tables. Train BDPI or ActorMimic."

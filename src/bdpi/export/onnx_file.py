@@ -90,7 +90,7 @@ def onnx_model(agent: Ensemble) -> onnx.ModelProto:
         scores = add_network(graph, actor, prepared if is_dict else next(iter(prepared.values())))
     graph.add("Softmax", scores, name=PROBABILITIES, axis=1)
     chosen = graph.add("ArgMax", PROBABILITIES, axis=1, keepdims=0)
-    graph.add("Add", chosen, graph.constant(int(agent.action_space.start), np.int64), name=ACTION)
+    graph.add("Add", chosen, graph.constant(agent.decisions.first_action, np.int64), name=ACTION)
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
@@ -100,7 +100,7 @@ def onnx_model(agent: Ensemble) -> onnx.ModelProto:
                 for key, part in inputs.items()
             ],
             [
-                helper.make_tensor_value_info(PROBABILITIES, TensorProto.FLOAT, ["n", int(agent.action_space.n)]),
+                helper.make_tensor_value_info(PROBABILITIES, TensorProto.FLOAT, ["n", agent.policy.n_actions]),
                 helper.make_tensor_value_info(ACTION, TensorProto.INT64, ["n"]),
             ],
             graph.constants,
@@ -224,11 +224,11 @@ def check_onnx(agent: Ensemble, path: str | os.PathLike[str], n: int = 1000, see
         fed = {names[key]: values for key, values in drawn.items()}
         probabilities, actions = session.run([PROBABILITIES, ACTION], fed)
         expected = agent.policy.probabilities(seen)
-        everything = np.ones((len(expected), int(agent.action_space.n)), dtype=bool)
+        everything = np.ones((len(expected), agent.policy.n_actions), dtype=bool)
         predicted, _ = agent.predict(seen, deterministic=True, action_masks=everything)
         difference = float(np.abs(probabilities - expected).max())
         # where two actions are about equally probable, rounding may decide between them
-        zero_based = np.asarray(actions - int(agent.action_space.start))[:, None]
+        zero_based = np.asarray(actions - agent.decisions.first_action)[:, None]
         lost = expected.max(axis=1) - np.take_along_axis(expected, zero_based, axis=1)[:, 0]
         if not difference <= TOLERANCE or np.any((actions != predicted) & (lost > TOLERANCE)):
             raise ValueError(

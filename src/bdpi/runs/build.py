@@ -163,9 +163,15 @@ def with_action_bits(config: Config, action_space: gym.Space[Any]) -> Config:
 def announcements(config: RunConfig, bare: gym.Env[Any, Any]) -> Iterator[str]:
     """What a run does by itself, or beside what every run does, each in one line."""
     import torch
+    from gymnasium import spaces
+
+    from bdpi.envs.factors import factors_of
 
     if config.action_bits is not None:
         yield _binary_search(config, bare.action_space)
+    elif not is_peer(config.agent) and not isinstance(bare.action_space, spaces.Discrete):
+        n = len(factors_of(bare.action_space).sizes)
+        yield f"{config.environment}: actions {bare.action_space}, so {n} decisions one after the other at each step"
     if policy_name(bare.observation_space) == "CnnPolicy" and "fit_steps" not in config.hyperparameters:
         yield f"{config.environment}: pictures, so CnnPolicy and fit_steps=1 (--set fit_steps=20 would change it)"
         if "precision" not in config.hyperparameters and not is_peer(config.agent) and torch.cuda.is_available():

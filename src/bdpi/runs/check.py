@@ -225,6 +225,7 @@ class _Played:
 
 def _play(bare: gym.Env[Any, Any], look: Look, tick: Tick, seed: int) -> None:
     from bdpi.agents import health
+    from bdpi.envs.factors import random_action
 
     played = _Played()
     began = time.monotonic()
@@ -234,7 +235,7 @@ def _play(bare: gym.Env[Any, Any], look: Look, tick: Tick, seed: int) -> None:
         observation, info = bare.reset(seed=seed)
         _refuse_not_finite(observation, 0.0, 0)
         while _goes_on(played, time.monotonic() - began):
-            action = space.sample(info["action_mask"]) if "action_mask" in info else space.sample()
+            action = random_action(space, info["action_mask"]) if "action_mask" in info else space.sample()
             before = time.perf_counter()
             observation, reward, terminated, truncated, info = bare.step(action)
             played.seconds += time.perf_counter() - before

@@ -78,6 +78,8 @@ def prepare(
         agent = build_agent(config, environment)
         if config.record_entropy and not agent.agent_learner.has_actor:
             raise RunError(f"{config.agent} has no actor, so there is no entropy of its policy to record")
+        if config.record_entropy and not agent.decisions.is_plain:
+            raise RunError(f"the entropy of {bare.action_space} actions is not recorded: that is for Discrete ones")
         driver = AgentDriver(agent, environment, config, folder)
     policy, defaults = policy_name(environment.observation_space), defaults_of(cls, config.hyperparameters)
     status = new_status(command, policy, agent.learner_name, defaults)

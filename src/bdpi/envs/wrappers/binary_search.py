@@ -9,13 +9,11 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-from bdpi.envs.wrappers.decisions import MAX_DECISIONS, ActionInProgress, DecisionWrapper, check_whole, finite_box
-
-DOWN = 0
-UP = 1
+from bdpi.envs.factors import MAX_DECISIONS, IntArray, Search, check_whole
+from bdpi.envs.wrappers.decisions import DecisionWrapper, finite_box
 
 
-class BinaryActionSearch(DecisionWrapper):
+class BinaryActionSearch(DecisionWrapper[IntArray]):
     """A continuous action as a sequence of binary decisions (Pazis and Lagoudakis, 2009).
 
     ## Description
@@ -70,22 +68,20 @@ class BinaryActionSearch(DecisionWrapper):
         box = finite_box(env, self.title, self.needs_bounds)
         self.bits = check_whole("bits", bits, 1, MAX_DECISIONS, "6 gives 64 values")
         RecordConstructorArgs.__init__(self, bits=self.bits)
-        self._n_dimensions = int(np.prod(box.shape))
+        self._search = Search(box, self.bits)
         #: per real step
-        self.n_decisions = self.bits * self._n_dimensions
-        self._steps = 0.5 ** np.arange(1, self.bits + 1) * 2.0**self.bits / (2.0**self.bits - 1)
-        bound = np.ones(2 * self._n_dimensions, np.float32)
-        super().__init__(env, 2, -bound, bound)
+        self.n_decisions = len(self._search.sizes)
+        super().__init__(env, 2, self._search.low.astype(np.float32), self._search.high.astype(np.float32))
 
-    def _begin(self, last: ActionInProgress | None) -> ActionInProgress:
-        return ActionInProgress(np.zeros(self._n_dimensions), np.zeros(self._n_dimensions, np.int64))
+    def _begin(self, last: IntArray | None) -> IntArray:
+        return np.zeros((1, 0), np.int64)
 
-    def _decide(self, progress: ActionInProgress, decision: int) -> tuple[ActionInProgress, bool]:
-        dimension, number = divmod(int(progress.n_made.sum()), self.bits)
-        position, n_made = progress.position.copy(), progress.n_made.copy()
-        position[dimension] += self._steps[number] if decision == UP else -self._steps[number]
-        n_made[dimension] += 1
-        return ActionInProgress(position, n_made), bool(n_made.sum() == self.n_decisions)
+    def _decide(self, progress: IntArray, decision: int) -> tuple[IntArray, bool]:
+        made = np.append(progress, [[decision]], axis=1)
+        return made, made.shape[1] == self.n_decisions
 
-    def _append(self, progress: ActionInProgress) -> NDArray[np.float64]:
-        return np.concatenate([progress.position, 1 - 2 * progress.n_made / self.bits])
+    def _action(self, progress: IntArray) -> NDArray[Any]:
+        return self._search.value(progress[0])
+
+    def _append(self, progress: IntArray) -> NDArray[np.float64]:
+        return self._search.seen(progress)[0]

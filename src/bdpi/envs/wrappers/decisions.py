@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -13,26 +12,17 @@ from gymnasium.error import InvalidAction, ResetNeeded
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-MAX_DECISIONS = 24  # each half the size of the one before: bits of the significand of float32, which the agent sees
+from bdpi.envs.factors import check_box
+
+Progress = TypeVar("Progress")
 
 
-@dataclass(frozen=True)
-class ActionInProgress:
-    """How far the action is built, one number for each of its dimensions.
-
-    :param position: of the action: -1 is the lower bound, 0 the middle, 1 the upper bound
-    :param n_made: decisions
-    """
-
-    position: NDArray[np.float64]
-    n_made: NDArray[np.int64]
-
-
-class DecisionWrapper(gym.Wrapper[NDArray[np.float32], Any, Any, Any], RecordConstructorArgs):
+class DecisionWrapper(gym.Wrapper[NDArray[np.float32], Any, Any, Any], RecordConstructorArgs, Generic[Progress]):
     """Base class of wrappers whose discrete decisions build one action of a finite ``Box``.
 
-    The last decision steps the environment and returns what it returned. The others take no time: their reward is 0,
-    and ``info["discount"]`` is 1. SB3's ``Monitor`` is inside, or put there, so that it counts real steps.
+    ``Progress`` is how far the action is built. The last decision steps the environment and returns what it returned.
+    The others take no time: their reward is 0, and ``info["discount"]`` is 1. SB3's ``Monitor`` is inside, or put
+    there, so that it counts real steps.
 
     :param env: with a finite ``Box`` action space, and observations that can be flattened
     :param decisions: how many there are to choose from
@@ -56,27 +46,28 @@ class DecisionWrapper(gym.Wrapper[NDArray[np.float32], Any, Any, Any], RecordCon
         from stable_baselines3.common.monitor import Monitor
 
         gym.Wrapper.__init__(self, env if is_wrapped(env, Monitor) else Monitor(env))
-        seen = _flat(env.observation_space, self.title)
+        seen = flat_space(env.observation_space, self.title)
         self.action_space = spaces.Discrete(decisions)
         self.observation_space = spaces.Box(
             np.concatenate([seen.low, low]), np.concatenate([seen.high, high]), dtype=np.float32
         )
-        box = self.env.action_space
-        assert isinstance(box, spaces.Box)
-        self._box = box
         self._seen: NDArray[np.float32] | None = None  # the environment's observation; None: an episode has to begin
         self._progress = self._begin(None)
 
     @abstractmethod
-    def _begin(self, last: ActionInProgress | None) -> ActionInProgress:
+    def _begin(self, last: Progress | None) -> Progress:
         """Before the first decision on an action; ``last`` is how the one before it ended, None: there is none."""
 
     @abstractmethod
-    def _decide(self, progress: ActionInProgress, decision: int) -> tuple[ActionInProgress, bool]:
+    def _decide(self, progress: Progress, decision: int) -> tuple[Progress, bool]:
         """What a decision leads to, and whether it is the last one of the action."""
 
     @abstractmethod
-    def _append(self, progress: ActionInProgress) -> NDArray[np.float64]:
+    def _action(self, progress: Progress) -> NDArray[Any]:
+        """The action that the last decision has led to."""
+
+    @abstractmethod
+    def _append(self, progress: Progress) -> NDArray[np.float64]:
         """What the agent sees of the progress."""
 
     def reset(
@@ -84,7 +75,7 @@ class DecisionWrapper(gym.Wrapper[NDArray[np.float32], Any, Any, Any], RecordCon
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode, and the first action of it."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._seen = self._flattened(observation)
+        self._seen = flattened(self.env.observation_space, observation, self.title)
         self._progress = self._begin(None)
         return self._observe(self._seen), info
 
@@ -100,8 +91,8 @@ class DecisionWrapper(gym.Wrapper[NDArray[np.float32], Any, Any, Any], RecordCon
             return self._observe(self._seen), 0.0, False, False, dict(self.inner_info)
 
         # If the environment raises, the decision was not carried out, and may be made again.
-        observation, reward, terminated, truncated, info = self.env.step(box_action(self._box, progress.position))
-        seen = self._flattened(observation)
+        observation, reward, terminated, truncated, info = self.env.step(self._action(progress))
+        seen = flattened(self.env.observation_space, observation, self.title)
         if "executed_action" in info:
             # Of a safety layer inside. Agents take that name for one of their own actions, which are decisions.
             info = {**info, "executed_continuous_action": info["executed_action"]}
@@ -113,34 +104,22 @@ class DecisionWrapper(gym.Wrapper[NDArray[np.float32], Any, Any, Any], RecordCon
     def _observe(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.concatenate([seen, self._append(self._progress)], dtype=np.float32, casting="same_kind")
 
-    def _flattened(self, observation: Any) -> NDArray[np.float32]:
-        flat = np.asarray(spaces.flatten(self.env.observation_space, observation))
-        with np.errstate(over="ignore"):
-            kept = flat.astype(np.float32)
-        lost = np.isfinite(flat) & ~np.isfinite(kept)
-        if lost.any():
-            raise ValueError(
-                f"the observation holds {flat[lost][0]:g}, which is too large for float32, in which {self.title} "
-                "gives observations: scale them down, with gymnasium.wrappers.TransformObservation."
-            )
-        return kept
 
+def flattened(space: spaces.Space[Any], observation: Any, title: str) -> NDArray[np.float32]:
+    """An observation of :func:`flat_space`.
 
-def box_action(box: spaces.Box, position: NDArray[np.float64]) -> NDArray[Any]:
-    """An action of a finite Box.
-
-    :param position: of each number of the flattened action: -1 is its lower bound, 1 its upper bound
+    :raises ValueError: for numbers that float32 cannot hold
     """
-    # Halved before they are added or subtracted: the width of the largest boxes is no float any more.
-    low, high = (bound.astype(np.float64).reshape(-1) / 2 for bound in (box.low, box.high))
-    action = high + low + (high - low) * position
-    if np.issubdtype(box.dtype, np.integer):
-        action = np.rint(action)
-    action = action.reshape(box.shape)
-    # Where a bound is reached, it is taken as it is: the largest whole numbers are no floats.
-    is_low, is_high = action <= box.low.astype(np.float64), action >= box.high.astype(np.float64)
-    inside = np.where(is_low | is_high, 0, action).astype(box.dtype)
-    return np.where(is_low, box.low, np.where(is_high, box.high, inside))
+    flat = np.asarray(spaces.flatten(space, observation))
+    with np.errstate(over="ignore"):
+        kept = flat.astype(np.float32)
+    lost = np.isfinite(flat) & ~np.isfinite(kept)
+    if lost.any():
+        raise ValueError(
+            f"the observation holds {flat[lost][0]:g}, which is too large for float32, in which {title} "
+            "gives observations: scale them down, with gymnasium.wrappers.TransformObservation."
+        )
+    return kept
 
 
 def finite_box(env: Any, title: str, needs_bounds: str) -> spaces.Box:
@@ -155,25 +134,16 @@ def finite_box(env: Any, title: str, needs_bounds: str) -> spaces.Box:
     if not isinstance(space, spaces.Box):
         hint = " Agents can choose these actions directly." if isinstance(space, spaces.Discrete) else ""
         raise ValueError(f"{title} is for Box action spaces, but this one is {space}.{hint}")
-    if not space.is_bounded("both"):
-        raise ValueError(
-            f"{title} {needs_bounds} two bounds, but the action space {space} has not got both: bound it to sensible "
-            "actions, with gymnasium.wrappers.TransformAction(env, lambda action: action, Box(low, high))."
-        )
-    if np.prod(space.shape) < 1:
-        raise ValueError(f"{title} needs at least one number to decide on, the action space is {space}.")
+    check_box(space, title, needs_bounds)
     return space
 
 
-def check_whole(name: str, value: Any, low: int, high: int, hint: str) -> int:
-    """:raises ValueError: for anything but a whole number from ``low`` to ``high``."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high} ({hint}), got {value!r}")
-    return int(value)
+def flat_space(space: spaces.Space[Any], title: str) -> spaces.Box:
+    """The flattened space, in float32.
 
-
-def _flat(space: spaces.Space[Any], title: str) -> spaces.Box:
-    """The flattened space, in float32."""
+    :param title: of what flattens observations, for messages
+    :raises ValueError: for observations that should not be flattened
+    """
     for picture in _pictures(space):
         raise ValueError(
             f"{title} flattens observations, which would destroy pictures of shape {picture.shape}: wrap "

@@ -12,7 +12,8 @@ from gymnasium.error import InvalidAction
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-from bdpi.envs.wrappers.decisions import box_action, check_whole, finite_box
+from bdpi.envs.factors import box_action, check_whole
+from bdpi.envs.wrappers.decisions import finite_box
 
 MAX_ACTIONS = 256
 

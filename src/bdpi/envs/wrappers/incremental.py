@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -9,14 +10,27 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-from bdpi.envs.wrappers.decisions import MAX_DECISIONS, ActionInProgress, DecisionWrapper, check_whole, finite_box
+from bdpi.envs.factors import MAX_DECISIONS, box_action, check_whole
+from bdpi.envs.wrappers.decisions import DecisionWrapper, finite_box
 
 INCREMENT = 0
 DECREMENT = 1
 COMMIT = 2
 
 
-class IncrementalAction(DecisionWrapper):
+@dataclass(frozen=True)
+class ActionInProgress:
+    """How far the action is built.
+
+    :param position: -1 is the lower bound, 0 the middle, 1 the upper bound
+    :param n_made: moves
+    """
+
+    position: NDArray[np.float64]
+    n_made: NDArray[np.int64]
+
+
+class IncrementalAction(DecisionWrapper[ActionInProgress]):
     """A continuous action as a sequence of increments and decrements, as in the code of the BDPI paper.
 
     ## Description
@@ -64,7 +78,7 @@ class IncrementalAction(DecisionWrapper):
     legend = "0 (increment), 1 (decrement) or 2 (commit)"
 
     def __init__(self, env: gym.Env[Any, Any], moves: int = 4, discount_decisions: bool = False) -> None:
-        box = finite_box(env, self.title, self.needs_bounds)
+        self._box = box = finite_box(env, self.title, self.needs_bounds)
         if np.prod(box.shape) != 1:
             raise ValueError(
                 f"IncrementalAction is for actions of one number, but the action space is {box}: use "
@@ -89,6 +103,9 @@ class IncrementalAction(DecisionWrapper):
         moved = progress.position + (size if decision == INCREMENT else -size)
         n_made = progress.n_made + 1
         return ActionInProgress(np.clip(moved, -1, 1), n_made), bool(n_made[0] == self.moves)
+
+    def _action(self, progress: ActionInProgress) -> NDArray[Any]:
+        return box_action(self._box, progress.position)
 
     def _append(self, progress: ActionInProgress) -> NDArray[np.float64]:
         return np.concatenate([progress.position, progress.n_made / self.moves])

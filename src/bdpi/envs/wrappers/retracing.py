@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
 _BIT_GENERATORS: dict[str, Any] = {
     each.__name__: each
@@ -38,7 +39,7 @@ class Retracing(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self._start: dict[str, Any] = {}
-        self._actions: list[int] = []
+        self._actions: list[Any] = []
         self._digest = ""
         self._to_follow: dict[str, Any] | None = None
         #: whether the last trace could be followed; None: there was none
@@ -60,7 +61,7 @@ class Retracing(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Act, and remember the action."""
-        self._actions.append(int(action))
+        self._actions.append(self._written(action))
         result = self.env.step(action)
         self._digest = digest(result[0])
         return result
@@ -84,7 +85,7 @@ class Retracing(gym.Wrapper[Any, Any, Any, Any]):
         try:
             _restore(self.env, start["generators"])
             observation, info = self.env.reset(seed=start["seed"])
-            for action in actions:
+            for action in map(self._read, actions):
                 observation, _, terminated, truncated, info = self.env.step(action)
                 if terminated or truncated:
                     return None
@@ -94,6 +95,15 @@ class Retracing(gym.Wrapper[Any, Any, Any, Any]):
             return None
         self._start, self._actions, self._digest = start, list(actions), trace["observation"]
         return observation, {**info, CONTINUED: True}
+
+    def _written(self, action: Any) -> Any:
+        """An action as JSON can hold it."""
+        space = self.action_space
+        return int(action) if isinstance(space, spaces.Discrete) else space.to_jsonable([action])
+
+    def _read(self, action: Any) -> Any:
+        space = self.action_space
+        return action if isinstance(space, spaces.Discrete) else space.from_jsonable(action)[0]
 
 
 def _is_episode(trace: dict[str, Any]) -> bool:
