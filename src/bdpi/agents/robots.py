@@ -77,7 +77,7 @@ class Robot:
 
     def check_mask(self, mask: Any) -> BoolArray:
         """:raises ValueError: for what is no mask, or allows nothing"""
-        allowed: BoolArray = check_masks(mask, 1, self._agent.policy.n_actions)[0]
+        allowed: BoolArray = check_masks(mask, 1, self._agent.action_space)[0]
         return allowed
 
     def observe(self, step: Transition) -> int:
