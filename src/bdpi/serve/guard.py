@@ -1,4 +1,4 @@
-"""Who may ask: no page of another site, nobody without the token, and nothing large or slow."""
+"""Which requests are answered: none from pages of other sites, none without the token, none that are large or slow."""
 
 from __future__ import annotations
 
