@@ -24,7 +24,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FUZZ = ROOT / "tests" / "fuzz"
 LOG = ROOT / "results" / "robust" / "fuzz_kinds.md"
-NAMES = ("agent", "replay", "peer", "journal", "export", "parquet", "run", "study", "results", "archive")
+NAMES = (
+    "agent",
+    "replay",
+    "peer",
+    "journal",
+    "export",
+    "parquet",
+    "run",
+    "study",
+    "results",
+    "archive",
+    "task",
+    "served",
+)
 _ROW = "| {kind} | {runs} | {seconds:.0f} | {read} | {coverage} | {findings} | {memory} | {slowest:.2f} |\n"
 _HEAD = """# Mutated files of each kind
 

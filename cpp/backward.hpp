@@ -101,6 +101,49 @@ void input_layer_gradient(const Shape& shape, const Rows& rows, const float* del
     bias_gradient(delta, n_units, rows.n, gradient + n_weights(shape, 0) + first_unit);
 }
 
+// Of all weights [n_in][n_out] on sparse inputs: what the usual values give, and what rows differ by.
+void sparse_gradient(const float* delta, int n_out, const Rows& rows, int n_in, float* gradient, float* delta_by_row) {
+    const int stride = padded(n_out);
+    for (int unit = 0; unit < n_out; unit += kLanes) {
+        for (int row = 0; row < rows.n; row += kLanes) {
+            Vec tile[kLanes];
+            for (int u = 0; u < kLanes; ++u)
+                tile[u] = unit + u < n_out ? load(delta + int64_t{unit + u} * rows.n + row) : Vec{};
+            transpose(tile);
+            for (int lane = 0; lane < kLanes; ++lane) store(delta_by_row + int64_t{row + lane} * stride + unit, tile[lane]);
+        }
+    }
+    float* bias = gradient + int64_t{n_in} * n_out;
+    bias_gradient(delta, n_out, rows.n, bias);
+    const Differences& differences = rows.differences;
+    for (int i = 0; i < n_in; ++i) {
+        const int32_t first = differences.column_starts[i], end = differences.column_starts[i + 1];
+        float* g = gradient + int64_t{i} * n_out;
+        int unit = 0;
+        for (; unit + 2 * kLanes <= n_out; unit += 2 * kLanes) {
+            Vec sum[2][2] = {};  // of every other difference: an addition waits for the one before
+            const auto add = [&](int32_t d, Vec* to) {
+                const float* row = delta_by_row + unit + differences.rows_in_column[d];
+                const Vec value = splat(differences.values_in_column[d]);
+                to[0] += value * load(row);
+                to[1] += value * load(row + kLanes);
+            };
+            int32_t d = first;
+            for (; d + 2 <= end; d += 2) add(d, sum[0]), add(d + 1, sum[1]);
+            if (d < end) add(d, sum[0]);
+            const float usual = differences.usual[i];
+            store(g + unit, sum[0][0] + sum[1][0] + usual * load(bias + unit));
+            store(g + unit + kLanes, sum[0][1] + sum[1][1] + usual * load(bias + unit + kLanes));
+        }
+        for (; unit < n_out; unit += kLanes) {
+            Vec sum = differences.usual[i] * load(bias + unit);
+            for (int32_t d = first; d < end; ++d)
+                sum += differences.values_in_column[d] * load(delta_by_row + unit + differences.rows_in_column[d]);
+            for (int u = 0; u < kLanes && unit + u < n_out; ++u) g[unit + u] = sum[u];
+        }
+    }
+}
+
 // hidden[u] becomes the gradient with respect to the unit's input: f'(hidden[u]) * sum_o weights[o][u] * delta[o].
 template <int units, int blocks, Activation activation>
 inline void backward_tile(const float* weights, int n_in, int n_out, const float* delta, float* hidden, int n) {
@@ -166,10 +209,14 @@ void backward(const Shape& shape, const float* parameters, const Rows& rows, Wor
                     backward_units<1>(parameters + offset + unit + u, n_in, n_out, delta, tile + int64_t{u} * rows.n,
                                       rows.n, shape.activation);
             }
-            if (layer == 1) input_layer_gradient(shape, rows, tile, unit, units, workspace.gradient);
+            if (layer == 1 && !shape.sparse) input_layer_gradient(shape, rows, tile, unit, units, workspace.gradient);
         }
         bias_gradient(delta, n_out, rows.n, workspace.gradient + offset + n_weights(shape, layer));
         delta = in;
     }
-    if (shape.n_layers == 1) input_layer_gradient(shape, rows, delta, 0, n_outputs(shape), workspace.gradient);
+    if (shape.sparse) {
+        sparse_gradient(delta, shape.sizes[1], rows, shape.sizes[0], workspace.gradient, workspace.delta_by_row);
+    } else if (shape.n_layers == 1) {
+        input_layer_gradient(shape, rows, delta, 0, n_outputs(shape), workspace.gradient);
+    }
 }

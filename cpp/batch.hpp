@@ -1,15 +1,14 @@
 // From indices into the replay memory to the distinct rows that the networks are evaluated on.
 // Included by kernel.cpp alone, inside its anonymous namespace: each instruction set gets its own copy.
 
-inline int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
-
-void gather_dense(const float* observations, int n_in, const Transitions& data, const int64_t* batch, int batch_size,
+template <class Number>
+void gather_dense(const Number* observations, int n_in, const Transitions& data, const int64_t* batch, int batch_size,
                   Rows& rows) {
     rows.n = padded(batch_size);
     for (int j = 0; j < rows.n; ++j) {
-        const float* x = j < batch_size ? observations + batch[j] * n_in : nullptr;
+        const Number* x = j < batch_size ? observations + batch[j] * n_in : nullptr;
         for (int i = 0; i < n_in; ++i) {
-            const float value = !x ? 0.0f : data.shift ? (x[i] - data.shift[i]) * data.factor[i] : x[i];
+            const float value = x ? scaled(x, i, data) : 0.0f;
             rows.inputs[int64_t{i} * rows.n + j] = value;
         }
         rows.weight[j] = x ? 1.0f / static_cast<float>(batch_size) : 0.0f;
@@ -54,14 +53,31 @@ void gather_one_hot(const int64_t* observations, int n_states, const int64_t* ba
     }
 }
 
-void gather(const Shape& shape, const void* observations, const Transitions& data, const int64_t* batch,
-            int batch_size, Rows& rows, Workspace& workspace) {
-    if (shape.one_hot) {
+template <class Number>
+Shape gather_numbers(Shape shape, const Transitions& data, const int64_t* batch, int batch_size, bool with_next,
+                     Workspace& workspace) {
+    const auto* seen = static_cast<const Number*>(data.observations);
+    const auto* next = with_next ? static_cast<const Number*>(data.next_observations) : nullptr;
+    if (has_many_inputs(shape)) return gather_many(shape, seen, next, data, batch, batch_size, workspace);
+    if (next) gather_dense(next, shape.sizes[0], data, batch, batch_size, workspace.next_rows);
+    gather_dense(seen, shape.sizes[0], data, batch, batch_size, workspace.rows);
+    return shape;
+}
+
+Shape gather(const Shape& shape, const Transitions& data, const int64_t* batch, int batch_size, bool with_next,
+             Workspace& workspace) {
+    const FlushDenormals scope;
+    if (!shape.one_hot) {
+        const auto numbers = data.has_bytes ? gather_numbers<uint8_t> : gather_numbers<float>;
+        return numbers(shape, data, batch, batch_size, with_next, workspace);
+    }
+    const auto states = [&](const void* observations, Rows& rows) {
         gather_one_hot(static_cast<const int64_t*>(observations), shape.sizes[0], batch, batch_size,
                        workspace.state_to_row, rows);
-    } else {
-        gather_dense(static_cast<const float*>(observations), shape.sizes[0], data, batch, batch_size, rows);
-    }
+    };
+    if (with_next) states(data.next_observations, workspace.next_rows);
+    states(data.observations, workspace.rows);
+    return shape;
 }
 
 void clear_gradient(const Shape& shape, Workspace& workspace) {

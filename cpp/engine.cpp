@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <type_traits>
 
 namespace bdpi {
 
@@ -64,6 +65,12 @@ int32_t* Scratch::ints(int64_t count) {
     return int_blocks_.back().get();
 }
 
+Differences Scratch::differences(int n_inputs, int64_t rows) {
+    const int64_t capacity = n_inputs * rows / 4 + rows;
+    return {floats(n_inputs),   ints(n_inputs + 1), ints(rows + 1),   ints(capacity),
+            ints(capacity),     floats(capacity),   floats(capacity), capacity};
+}
+
 Scratch::Scratch(const Shape& shape, int batch_size, int n_networks) {
     const int64_t rows = (batch_size + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
     const int64_t outputs = shape.sizes[shape.n_layers] * rows;
@@ -73,6 +80,12 @@ Scratch::Scratch(const Shape& shape, int batch_size, int n_networks) {
         part->states_memory = ints(rows);
         part->weight = floats(rows);
         part->row_of = ints(rows);
+        if (has_many_inputs(shape)) part->differences = differences(shape.sizes[0], rows);
+    }
+    if (has_many_inputs(shape)) {
+        workspace.columns = {0, ints(shape.sizes[0]), ints(shape.sizes[0])};
+        workspace.row_table = ints(kRowTable * rows);
+        workspace.delta_by_row = floats(rows * (shape.sizes[1] + kMaxLanes));
     }
     for (int layer = 0; layer + 1 < shape.n_layers; ++layer)
         workspace.hidden[layer] = floats(shape.sizes[layer + 1] * rows);
@@ -81,6 +94,7 @@ Scratch::Scratch(const Shape& shape, int batch_size, int n_networks) {
         *array = floats(outputs);
     for (float*& values : workspace.action_values) values = floats(shape.sizes[shape.n_layers]);
     workspace.gradient = floats(parameters);
+    workspace.prior_parameters = n_networks > 1 ? floats(parameters) : nullptr;
     workspace.state_to_row = shape.one_hot ? ints(shape.sizes[0]) : nullptr;
     for (int i = 0; i < n_networks; ++i)
         networks[i] = {floats(parameters), floats(parameters), floats(parameters), 0};
@@ -178,42 +192,97 @@ Engine::Engine(const Shape& actor, const Shape& critic, int batch_size, int n_cr
 
 namespace {
 
-void load_network(const NetworkArrays& arrays, int64_t index, int64_t n_parameters, Network& network) {
-    const size_t bytes = n_parameters * sizeof(float);
-    std::memcpy(network.parameters, arrays.parameters + index * n_parameters, bytes);
-    std::memcpy(network.first_moment, arrays.first_moment + index * n_parameters, bytes);
-    std::memcpy(network.second_moment, arrays.second_moment + index * n_parameters, bytes);
+// Copies what is trained of a network's numbers, `whole`, to the memory that it is trained in, or back.
+template <bool saves>
+void exchange(const Shape& shape, const Shape& trained, const Columns& columns,
+              std::conditional_t<saves, float*, const float*> whole, std::conditional_t<saves, const float*, float*> part) {
+    const auto copy = [](auto* from_whole, auto* from_part, int64_t n) {
+        if constexpr (saves) {
+            std::memcpy(from_whole, from_part, n * sizeof(float));
+        } else {
+            std::memcpy(from_part, from_whole, n * sizeof(float));
+        }
+    };
+    const int64_t size = count_parameters(shape);
+    const bool is_same = !trained.sparse && trained.sizes[0] == shape.sizes[0];
+    if (is_same) return copy(whole, part, size);
+    const int n_in = shape.sizes[0], n_units = shape.sizes[1];
+    const int64_t unit_step = trained.sparse ? 1 : columns.n, column_step = trained.sparse ? n_units : 1;
+    for (int unit = 0; unit < n_units; ++unit, whole += n_in)
+        for (int c = 0; c < columns.n; ++c)
+            copy(whole + columns.indices[c], part + unit * unit_step + c * column_step, 1);
+    copy(whole, part + int64_t{columns.n} * n_units, size - int64_t{n_in} * n_units);
+}
+
+void load_network(const Shape& shape, const Shape& trained, const Columns& columns, const NetworkArrays& arrays,
+                  int64_t index, Network& network) {
+    const int64_t start = index * count_parameters(shape);
+    exchange<false>(shape, trained, columns, arrays.parameters + start, network.parameters);
+    exchange<false>(shape, trained, columns, arrays.first_moment + start, network.first_moment);
+    exchange<false>(shape, trained, columns, arrays.second_moment + start, network.second_moment);
     network.steps = arrays.steps[index];
 }
 
-void save_network(const Network& network, int64_t n_parameters, const NetworkArrays& arrays, int64_t index) {
-    const size_t bytes = n_parameters * sizeof(float);
-    std::memcpy(arrays.parameters + index * n_parameters, network.parameters, bytes);
-    std::memcpy(arrays.first_moment + index * n_parameters, network.first_moment, bytes);
-    std::memcpy(arrays.second_moment + index * n_parameters, network.second_moment, bytes);
+void save_network(const Shape& shape, const Shape& trained, const Columns& columns, const Network& network,
+                  const NetworkArrays& arrays, int64_t index) {
+    const int64_t start = index * count_parameters(shape);
+    exchange<true>(shape, trained, columns, arrays.parameters + start, network.parameters);
+    exchange<true>(shape, trained, columns, arrays.first_moment + start, network.first_moment);
+    exchange<true>(shape, trained, columns, arrays.second_moment + start, network.second_moment);
     arrays.steps[index] = network.steps;
+}
+
+// Inputs whose weights still move without a gradient.
+void mark_moments(const Shape& shape, const NetworkArrays& arrays, int64_t index, int32_t* is_used) {
+    const int64_t start = index * count_parameters(shape);
+    for (int unit = 0; unit < shape.sizes[1]; ++unit) {
+        const float* first = arrays.first_moment + start + int64_t{unit} * shape.sizes[0];
+        const float* second = arrays.second_moment + start + int64_t{unit} * shape.sizes[0];
+        for (int i = 0; i < shape.sizes[0]; ++i) is_used[i] |= (first[i] != 0.0f) | (second[i] != 0.0f);
+    }
 }
 
 }  // namespace
 
+// Lays a batch out for the training of some networks; returns their shape.
+Shape Engine::gather(const Shape& shape, const EpochArguments& arguments, int slot, bool with_next,
+                     const NetworkArrays& arrays, std::initializer_list<int64_t> networks, Workspace& workspace) {
+    if (has_many_inputs(shape)) {
+        std::fill_n(workspace.columns.is_used, shape.sizes[0], 0);
+        for (const int64_t network : networks) mark_moments(shape, arrays, network, workspace.columns.is_used);
+    }
+    return kernel_->gather(shape, arguments.transitions, arguments.batches + int64_t{slot} * arguments.batch_size,
+                           arguments.batch_size, with_next, workspace);
+}
+
 void Engine::train_critic(const EpochArguments& arguments, const Hyperparameters& hyper, int slot, Scratch& scratch) {
-    const int64_t critic = arguments.critics[slot], size = count_parameters(critic_shape_);
+    const Shape& shape = critic_shape_;
+    const int64_t critic = arguments.critics[slot];
     const int64_t a = 2 * critic + arguments.active[critic], b = 2 * critic + 1 - arguments.active[critic];
-    load_network(arguments.critics_state, a, size, scratch.networks[0]);
-    load_network(arguments.critics_state, b, size, scratch.networks[1]);
-    const float* prior = arguments.priors ? arguments.priors + critic * size : nullptr;
+    const NetworkArrays& arrays = arguments.critics_state;
+    Workspace& workspace = scratch.workspace;
+    const Columns& columns = workspace.columns;
+    const Shape trained = gather(shape, arguments, slot, true, arrays, {a, b}, workspace);
+    load_network(shape, trained, columns, arrays, a, scratch.networks[0]);
+    load_network(shape, trained, columns, arrays, b, scratch.networks[1]);
+    if (arguments.priors)
+        exchange<false>(shape, trained, columns, arguments.priors + critic * count_parameters(shape), workspace.prior_parameters);
     critic_results_[slot] = kernel_->train_critic(
-        critic_shape_, hyper, arguments.transitions, arguments.batches + int64_t{slot} * arguments.batch_size,
-        arguments.batch_size, prior, scratch.networks[0], scratch.networks[1], q_of(slot), scratch.workspace);
-    save_network(scratch.networks[0], size, arguments.critics_state, a);
-    save_network(scratch.networks[1], size, arguments.critics_state, b);
+        trained, hyper, arguments.transitions, arguments.batches + int64_t{slot} * arguments.batch_size,
+        arguments.batch_size, workspace.prior_parameters, scratch.networks[0], scratch.networks[1], q_of(slot), workspace);
+    save_network(shape, trained, columns, scratch.networks[0], arrays, a);
+    save_network(shape, trained, columns, scratch.networks[1], arrays, b);
     arguments.active[critic] = (arguments.active[critic] + hyper.critic_iterations) % 2;
 }
 
 void Engine::train_actor(const EpochArguments& arguments, const Hyperparameters& hyper, int slot) {
-    actor_results_[slot] = kernel_->train_actor(
-        actor_shape_, hyper, arguments.transitions, arguments.batches + int64_t{slot} * arguments.batch_size,
-        arguments.batch_size, actor_scratch_.networks[0], q_of(slot), actor_scratch_.workspace);
+    Workspace& workspace = actor_scratch_.workspace;
+    Network& actor = actor_scratch_.networks[0];
+    const Shape trained = gather(actor_shape_, arguments, slot, false, arguments.actor, {0}, workspace);
+    load_network(actor_shape_, trained, workspace.columns, arguments.actor, 0, actor);
+    actor_results_[slot] =
+        kernel_->train_actor(trained, hyper, arguments.batch_size, actor, q_of(slot), workspace);
+    save_network(actor_shape_, trained, workspace.columns, actor, arguments.actor, 0);
 }
 
 // Critics are independent of each other and of the actor: any thread takes the next one. The actor follows the
@@ -224,8 +293,6 @@ EpochResult Engine::epoch(const EpochArguments& arguments, const Hyperparameters
     if (!alone) throw std::runtime_error("this learner makes an epoch already, in another thread: wait for that one");
     const bool has_actor = hyper.actor_rule != nullptr;
     const int n = arguments.n_trained;
-    const int64_t actor_size = count_parameters(actor_shape_);
-    if (has_actor) load_network(arguments.actor, 0, actor_size, actor_scratch_.networks[0]);
     for (int slot = 0; slot < n; ++slot) trained_[slot].store(false, std::memory_order_relaxed);
 
     std::atomic<int> next_critic{0}, next_actor{has_actor ? 0 : n};
@@ -256,7 +323,6 @@ EpochResult Engine::epoch(const EpochArguments& arguments, const Hyperparameters
         }
     });
 
-    if (has_actor) save_network(actor_scratch_.networks[0], actor_size, arguments.actor, 0);
     EpochResult result{};
     for (int slot = 0; slot < n; ++slot) {
         result.critic_loss += critic_results_[slot].loss / n;

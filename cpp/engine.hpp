@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -31,6 +32,7 @@ class Scratch {
   private:
     float* floats(int64_t count);
     int32_t* ints(int64_t count);
+    Differences differences(int n_inputs, int64_t rows);
 
     std::vector<std::unique_ptr<float[]>> float_blocks_;
     std::vector<std::unique_ptr<int32_t[]>> int_blocks_;
@@ -108,6 +110,8 @@ class Engine {
     const Shape& shape(bool actor) const { return actor ? actor_shape_ : critic_shape_; }
 
   private:
+    Shape gather(const Shape& shape, const EpochArguments& arguments, int slot, bool with_next,
+                 const NetworkArrays& arrays, std::initializer_list<int64_t> networks, Workspace& workspace);
     void train_critic(const EpochArguments& arguments, const Hyperparameters& hyper, int slot, Scratch& scratch);
     void train_actor(const EpochArguments& arguments, const Hyperparameters& hyper, int slot);
     float* q_of(int slot) {

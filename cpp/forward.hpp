@@ -90,6 +90,47 @@ void forward_one_hot(const float* weights, const float* bias, int n_states, int 
     }
 }
 
+// The first layer on sparse inputs: weights are [n_in][n_out], and a row begins with what the usual values give.
+template <int blocks, Epilogue epilogue>
+inline void forward_sparse_units(const float* weights, const float* bias, int n_in, int n_out, int unit, const Rows& rows,
+                                 float* out) {
+    const Differences& differences = rows.differences;
+    const float* w = weights + unit;
+    Vec usual[blocks];
+    BDPI_UNROLL for (int b = 0; b < blocks; ++b) usual[b] = load(bias + unit + b * kLanes);
+    for (int i = 0; i < n_in; ++i)
+        BDPI_UNROLL for (int b = 0; b < blocks; ++b)
+            usual[b] += differences.usual[i] * load(w + int64_t{i} * n_out + b * kLanes);
+    for (int row = 0; row < rows.n; row += kLanes) {
+        Vec tile[blocks][kLanes];
+        for (int lane = 0; lane < kLanes; ++lane) {
+            Vec sum[blocks];
+            BDPI_UNROLL for (int b = 0; b < blocks; ++b) sum[b] = usual[b];
+            for (int32_t d = differences.row_starts[row + lane]; d < differences.row_starts[row + lane + 1]; ++d) {
+                const float* column = w + differences.columns_in_row[d];
+                const Vec value = splat(differences.values_in_row[d]);
+                BDPI_UNROLL for (int b = 0; b < blocks; ++b) sum[b] += value * load(column + b * kLanes);
+            }
+            BDPI_UNROLL for (int b = 0; b < blocks; ++b) tile[b][lane] = sum[b];
+        }
+        for (int b = 0; b < blocks; ++b) {
+            transpose(tile[b]);
+            const int first = unit + b * kLanes;
+            for (int u = 0; u < kLanes && first + u < n_out; ++u)
+                store(out + int64_t{first + u} * rows.n + row, finish<epilogue>(tile[b][u]));
+        }
+    }
+}
+
+template <Epilogue epilogue>
+void forward_sparse(const float* weights, const float* bias, int n_in, int n_out, const Rows& rows, float* out) {
+    int unit = 0;
+    for (; unit + 2 * kLanes <= n_out; unit += 2 * kLanes)
+        forward_sparse_units<2, epilogue>(weights, bias, n_in, n_out, unit, rows, out);
+    for (; unit < n_out; unit += kLanes)
+        forward_sparse_units<1, epilogue>(weights, bias, n_in, n_out, unit, rows, out);
+}
+
 template <Epilogue epilogue>
 void forward_layer(const Shape& shape, int layer, const float* parameters, const Rows& rows, const float* in,
                    float* out) {
@@ -98,6 +139,8 @@ void forward_layer(const Shape& shape, int layer, const float* parameters, const
     const float* bias = weights + n_weights(shape, layer);
     if (layer == 0 && shape.one_hot) {
         forward_one_hot<epilogue>(weights, bias, n_in, n_out, rows, out);
+    } else if (layer == 0 && shape.sparse) {
+        forward_sparse<epilogue>(weights, bias, n_in, n_out, rows, out);
     } else {
         forward_dense<epilogue>(weights, bias, n_in, n_out, in, out, rows.n);
     }

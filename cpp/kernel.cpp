@@ -6,6 +6,7 @@
 #include "kernel.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #if defined(__x86_64__) || defined(_M_X64)
@@ -28,9 +29,13 @@ namespace bdpi {
 namespace {
 
 #include "simd.hpp"
+
+inline int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
 #include "forward.hpp"
 #include "backward.hpp"
 #include "fit.hpp"
+#include "wide.hpp"
 #include "batch.hpp"
 #include "rules.hpp"  // of the package: src/bdpi/learner/rules
 
@@ -107,8 +112,6 @@ FitResult train_critic(const Shape& shape, const Hyperparameters& hyper, const T
     Network* b = &role_b;
     Rows& rows = workspace.rows;
     Rows& next = workspace.next_rows;
-    gather(shape, data.next_observations, data, batch, batch_size, next, workspace);
-    gather(shape, data.observations, data, batch, batch_size, rows, workspace);
     clear_gradient(shape, workspace);
 
     const int n_actions = n_outputs(shape);
@@ -145,11 +148,10 @@ FitResult train_critic(const Shape& shape, const Hyperparameters& hyper, const T
     return result;
 }
 
-FitResult train_actor(const Shape& shape, const Hyperparameters& hyper, const Transitions& data, const int64_t* batch,
-                      int batch_size, Network& actor, const float* q, Workspace& workspace) {
+FitResult train_actor(const Shape& shape, const Hyperparameters& hyper, int batch_size, Network& actor, const float* q,
+                      Workspace& workspace) {
     const FlushDenormals scope;
     Rows& rows = workspace.rows;
-    gather(shape, data.observations, data, batch, batch_size, rows, workspace);
     clear_gradient(shape, workspace);
     forward(shape, actor.parameters, rows, workspace);
     const int n_actions = n_outputs(shape);
@@ -198,7 +200,7 @@ int64_t fma_burst(float* sink) {
 #define BDPI_NAME(x) BDPI_NAME_(x)
 extern const Kernel BDPI_NAME(BDPI_KERNEL);
 const Kernel BDPI_NAME(BDPI_KERNEL) = {
-    BDPI_STRING(BDPI_KERNEL), kLanes, predict, train_critic, train_actor, kCriticRules, kActorRules, fma_burst,
+    BDPI_STRING(BDPI_KERNEL), kLanes, predict, gather, train_critic, train_actor, kCriticRules, kActorRules, fma_burst,
 };
 
 }  // namespace bdpi

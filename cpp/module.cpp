@@ -49,14 +49,19 @@ void expect_size(const char* name, size_t size, int64_t expected) {
         fail(std::string(name) + " must have " + std::to_string(expected) + " elements, got " + std::to_string(size));
 }
 
+bool has_bytes(const Observations& array) {
+    return array.dtype() == nb::dtype<uint8_t>() || array.dtype() == nb::dtype<bool>();
+}
+
 // Checks element type and shape; returns the number of observations.
 int64_t check_observations(const char* name, const Observations& array, const Shape& shape) {
     if (shape.one_hot) {
         if (array.dtype() != nb::dtype<int64_t>() || array.ndim() != 1)
             fail(std::string(name) + " must be a one-dimensional int64 array of state numbers");
-    } else if (array.dtype() != nb::dtype<float>() || array.ndim() != 2 ||
+    } else if (!(array.dtype() == nb::dtype<float>() || has_bytes(array)) || array.ndim() != 2 ||
                static_cast<int>(array.shape(1)) != shape.sizes[0]) {
-        fail(std::string(name) + " must be a float32 array of shape (n, " + std::to_string(shape.sizes[0]) + ")");
+        fail(std::string(name) + " must be a float32, uint8 or bool array of shape (n, " +
+             std::to_string(shape.sizes[0]) + ")");
     }
     return static_cast<int64_t>(array.shape(0));
 }
@@ -119,6 +124,8 @@ std::tuple<double, double, double> epoch(Engine& engine, Observations observatio
     const int64_t n = check_observations("observations", observations, shape);
     if (check_observations("next_observations", next_observations, shape) != n)
         fail("observations and next_observations must have the same length");
+    if (observations.dtype() != next_observations.dtype())
+        fail("observations and next_observations must have the same element type");
     expect_size("actions", actions.size(), n);
     expect_size("rewards", rewards.size(), n);
     expect_size("discounts", discounts.size(), n);
@@ -151,6 +158,7 @@ std::tuple<double, double, double> epoch(Engine& engine, Observations observatio
     EpochArguments arguments{};
     arguments.transitions = {observations.data(),
                              next_observations.data(),
+                             has_bytes(observations),
                              actions.data(),
                              rewards.data(),
                              discounts.data(),
@@ -195,6 +203,7 @@ std::tuple<double, double, double> epoch(Engine& engine, Observations observatio
 void predict(Engine& engine, bool actor, ConstFloats parameters, Observations observations, Floats out) {
     const Shape& shape = engine.shape(actor);
     const int64_t n = check_observations("observations", observations, shape);
+    if (has_bytes(observations)) fail("observations must be float32");
     check_states("observations", observations.data(), nullptr, n, shape);
     expect_size("parameters", parameters.size(), count_parameters(shape));
     expect_size("out", out.size(), n * shape.sizes[shape.n_layers]);

@@ -151,6 +151,25 @@ inline Vec horizontal_sums(const Vec* v) {
     return finish_groups<kLanes / groups>(gather_groups<groups>(v));
 }
 
+// kLanes vectors become the columns of the square that they are.
+template <int half, int... lane>
+inline void exchange(Vec& x, Vec& y, std::integer_sequence<int, lane...>) {
+    const Vec a = x, b = y;
+#if defined(__clang__) || __GNUC__ >= 12
+    x = __builtin_shufflevector(a, b, (lane & half ? kLanes + lane - half : lane)...);
+    y = __builtin_shufflevector(a, b, (lane & half ? kLanes + lane : lane + half)...);
+#else
+    x = __builtin_shuffle(a, b, VecInt{(lane & half ? kLanes + lane - half : lane)...});
+    y = __builtin_shuffle(a, b, VecInt{(lane & half ? kLanes + lane : lane + half)...});
+#endif
+}
+template <int half = kLanes / 2>
+inline void transpose(Vec* v) {
+    BDPI_UNROLL for (int i = 0; i < kLanes; ++i)
+        if (!(i & half)) exchange<half>(v[i], v[i + half], std::make_integer_sequence<int, kLanes>{});
+    if constexpr (half > 1) transpose<half / 2>(v);
+}
+
 // Rarely visited states leave moments that decay into denormal numbers, which many processors handle far
 // slower; they are far below anything that matters, so they count as zero here.
 class FlushDenormals {

@@ -93,6 +93,16 @@ def test_the_run_folder_holds_everything_and_the_way_there_is_printed(lake: tupl
     assert result.stderr == ""
 
 
+def test_a_run_alone_has_a_report(lake: tuple[Path, Result], tmp_path: Path) -> None:
+    result = bdpi_command("report", str(lake[0]), "--x", "steps", "--no-paper", "--out", str(tmp_path / "report"))
+    assert result.exit_code == 0, result.output
+    tables = (tmp_path / "report" / "tables.md").read_text()
+    assert "bdpi on FrozenLake-v1" in tables.replace("8x8", "")
+    assert (tmp_path / "report" / "figure.pdf").exists()
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "data:image/gif" in page
+
+
 def test_steps_and_settings_reach_the_agent(tmp_path: Path) -> None:
     own = (
         "--agent",
@@ -198,7 +208,7 @@ def refused(result: Result, says: str) -> None:
         (["CartPole-v1", "--set", "n_critics"], "name=value"),
         (["CartPole-v1", "--set", "learner=abacus"], "learner"),
         (["CartPole-v1", "--set", "device=abacus"], "abacus"),
-        (["CartPole-v1", "--set", "buffer_size=1e15"], "allocate"),
+        (["CartPole-v1", "--set", "buffer_size=1e15"], "from 1 to 50000000"),
         (["CartPole-v1", "--bogus"], "--bogus"),
         ([], "which environment?"),
         (["--resume", "nowhere"], "there is no run folder nowhere"),

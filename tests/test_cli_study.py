@@ -99,7 +99,7 @@ def test_a_study_from_the_first_run_to_the_report(folder: Path) -> None:
         (["study", "robustness", "--env", "Pendulum-v1", "--only", "DQN"], "dqn needs Discrete actions, those"),
         (["study", "tiny.yaml", "--ray-address", "auto"], "--ray-address auto is for --executor ray, not processes"),
         (["study", "tiny.yaml", "--out", "tiny.yaml/x"], "--out tiny.yaml/x cannot be used"),
-        (["report", "."], "is not the folder of a study"),
+        (["report", "."], "is not the folder of a study or a run"),
         (["report", "missing"], "is not the folder of a study"),
     ],
 )

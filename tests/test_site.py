@@ -11,12 +11,13 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-# The pages whose Python is run here, and what makes it shorter. robots.md and speed.md in docs have tests of their own.
+# The pages whose Python is run here, and what makes it shorter. clients.md, robots.md, speed.md have their own tests.
 PAGES = {
     "choosing.md": {"2_000": "300"},
     "environments.md": {"1_000": "300", "n_eval_episodes=5": "n_eval_episodes=1"},
     "faq.md": {"500": "260"},
     "index.md": {"6_000": "280", "1_000": "20", "n_eval_episodes=20": "n_eval_episodes=1"},
+    "logging.md": {"2_000": "300"},
     "pictures.md": {},
 }
 
@@ -26,7 +27,7 @@ def blocks(page: str) -> list[str]:
 
 
 def test_every_page_with_python_is_run():
-    others = {"robots.md", "speed.md"}
+    others = {"clients.md", "robots.md", "speed.md"}
     assert {path.name for path in (ROOT / "docs").glob("*.md") if blocks(path.name)} == PAGES.keys() | others
 
 

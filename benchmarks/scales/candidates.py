@@ -42,6 +42,8 @@ class Candidate:
         thousand cells, by finite bounds; each state number is one
     :param balance: a transition is drawn with a probability that falls with this power of how often its cell had been
         seen when it was stored; 0: all alike. For runs that are not longer than the replay memory
+    :param clip: a next state is worth so much of min(Q_A, Q_B), and for the rest Q_B, of the action that Q_A prefers:
+        1 is clipped double Q-learning, as the paper has it, 0 double Q-learning
     :param n_step: transitions hold the sum of so many rewards
     :param n_step_until: transitions after so many hold one reward; 0: never
     :param capacity: of the replay memory
@@ -77,6 +79,7 @@ class Candidate:
     step_size: float = 0.2
     trust_region: float = 0.05
     gamma: float = 0.99
+    clip: float = 1.0
     n_step: int = 1
     n_step_until: int = 0
     capacity: int = 20_000
@@ -106,6 +109,8 @@ class Candidate:
             raise ValueError(f"persistence={self.persistence}: 1 or more steps")
         if self.novelty and self.n_step > 1:
             raise ValueError(f"novelty={self.novelty}: with n_step=1 only, not {self.n_step}")
+        if not 0 <= self.clip <= 1:
+            raise ValueError(f"clip={self.clip}: between 0 and 1")
         if not 0 < self.share <= 1:
             raise ValueError(f"share={self.share}: more than 0, at most 1")
 
@@ -120,6 +125,7 @@ class Candidate:
         """Runs can be trained together if these are the same, and the task."""
         numbers = self.hidden, self.n_critics, self.batch_size, self.critic_iterations, self.fit_steps
         flags = {"plain": self.is_plain, "layer_norm": self.layer_norm, "fresh": self.fresh, "relu": self.relu}
+        flags[f"clip={self.clip:g}"] = self.clip != 1
         return *numbers, *(name for name, is_set in flags.items() if is_set)
 
     @property

@@ -28,6 +28,7 @@ from bdpi.learner.scales import Scales, rescale_critics
 from bdpi.learner.staging import Staging
 from bdpi.learner.streams import LAUNCHING, EpochStreams
 from scales.candidates import Candidate
+from scales.critic_rules import critic_rule
 from scales.deploy import choose
 from scales.scaling import preserve_first_layers
 from scales.tasks import Space
@@ -101,7 +102,7 @@ class Learning:
         #: launches of the critics' kernel in an epoch, each with batches of its own
         self._launches = first.critic_iterations if first.fresh else 1
         iterations = first.critic_iterations // self._launches
-        self._hyperparameters = Hyperparameters(iterations, first.fit_steps, actor_rule=rule)
+        self._hyperparameters = Hyperparameters(iterations, first.fit_steps, critic_rule(first.clip), actor_rule=rule)
         self._networks = FusedNetworks(self.sizes, self.sizes, space.one_hot, first.relu, runs=sharing)
         self._relu = first.relu
         self._initial = [initial_networks(seed, self.sizes, self.n_critics) for seed in seeds]
@@ -224,6 +225,8 @@ class Learning:
 
     def store(self, observations: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Put one transition of each run into its replay memory, and look at what comes next.
+
+        :meth:`wait` before the next one: the host's arrays may not change until the device has copied them.
 
         :param observations: on which runs acted
         :param arrays: see :class:`workers.Environments`

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         HealthWarning,
         Population,
         TabularBDPI,
+        configure_logger,
         evaluate_policy,
     )
 
@@ -40,6 +41,7 @@ __all__ = [
     "Population",
     "TabularBDPI",
     "__version__",
+    "configure_logger",
     "evaluate_policy",
 ]
 

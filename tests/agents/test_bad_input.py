@@ -3,6 +3,7 @@
 from typing import Any
 
 import gymnasium as gym
+import minigrid  # noqa: F401  # registers its tasks
 import numpy as np
 import pytest
 import torch
@@ -90,7 +91,7 @@ def unusual(actions: spaces.Space, observations: spaces.Space | None = None) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n_critics": 0}, "n_critics must be a whole number at least 1, got 0"),
+        ({"n_critics": 0}, "n_critics must be a whole number from 1 to 10000, got 0"),
         ({"n_critics": 2.5}, "n_critics"),
         ({"n_critics": 4, "critics_per_step": 5}, "critics_per_step"),
         ({"critic_iterations": 0}, "critic_iterations"),
@@ -127,6 +128,11 @@ def unusual(actions: spaces.Space, observations: spaces.Space | None = None) -> 
         ({"env": unusual(spaces.Discrete(2), spaces.Text(5))}, "not supported"),
         ({"env": unusual(spaces.Discrete(2), spaces.Box(-1, 1, ()))}, "not supported"),
         ({"env": unusual(spaces.Discrete(2), spaces.MultiDiscrete([[2, 3], [4, 5]]))}, "not supported"),
+        ({"env": gym.make_vec("CartPole-v1", num_envs=2)}, r"CartPoleVectorEnv, many environments.*make_vec_env\("),
+        (
+            {"env": gym.make("MiniGrid-Empty-5x5-v0")},
+            r"'mission' is text.*FilterObservation\(env, \['direction', 'image'",
+        ),
         ({"env": Walk(spaces.Dict({"arm.left": PICTURE})), "policy": "MultiInputPolicy"}, "without dots"),
         ({"gradient_steps": -2}, "gradient_steps"),
         ({"n_threads": 0}, "n_threads"),
@@ -191,7 +197,7 @@ def test_a_gpu_that_is_not_there_is_missed(tmp_path):
 @pytest.mark.parametrize(
     ("size", "kwargs", "message"),
     [
-        (35, {}, "pictures of 35 by 35 pixels are too small for CnnPolicy's convolutions, which need 36"),
+        (4, {}, "pictures of 4 by 4 pixels are too small for convolutions, which need 5"),
         (36, {"activation_fn": "tanh"}, "activation_fn must be a class derived from Module.*got 'tanh'"),
         (36, {"features_extractor_class": None}, "features_extractor_class must be a class.*got None"),
     ],

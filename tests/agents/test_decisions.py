@@ -1,6 +1,7 @@
 """Actions of several parts: learned, predicted, masked, saved, and stepped as one action of the environment."""
 
 import copy
+import sqlite3
 from typing import Any
 
 import gymnasium as gym
@@ -16,9 +17,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bdpi import ABCDQN, BDPI, TabularBDPI, evaluate_policy
 from bdpi.agents.decisions import Decisions
-from bdpi.agents.journal import Journal, Transition
+from bdpi.agents.journal import Journal, JournalError, Transition
 from bdpi.envs.factors import factors_of
-from bdpi.export import export_c
 from small import QUICK, Walk, epochs_of, fingerprint, quick_agent
 
 HYBRID = spaces.Dict(gear=spaces.Discrete(3, start=1), wheel=spaces.Box(-2.0, 2.0, (2,)))
@@ -213,6 +213,31 @@ def test_steps_from_outside_are_journaled_and_found_again(tmp_path):
         model.observe(seen, {"gear": 0, "wheel": [0.0, 0.0]}, 1.0, seen, False, False)
 
 
+BROKEN = {
+    "a missing decision": "DELETE FROM transitions WHERE id = 8",
+    "a missing last decision": "DELETE FROM transitions WHERE id = 20",
+    "equal decisions": "UPDATE transitions SET action = 1",
+    "an inner reward": "UPDATE transitions SET reward = 1 WHERE id = 7",
+    "an inner end": "UPDATE transitions SET terminated = 1 WHERE id = 7",
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_journal_of_incomplete_steps_is_refused(what, tmp_path):
+    env = walk(KINDS["Dict"])
+    settings = {"journal": tmp_path / "journal", "policy_kwargs": {"action_bits": 2}}
+    model = quick_agent(env, **settings)
+    seen, _ = env.reset(seed=0)
+    for _ in range(4):
+        model.observe(seen, model.act(seen), 0.0, seen, False, False)
+    model.close_journal()
+    with sqlite3.connect(tmp_path / "journal") as database:
+        database.execute(BROKEN[what])
+    database.close()
+    with pytest.raises(JournalError, match=r"is damaged: (one of its|its last) step"):
+        quick_agent(env, **settings)
+
+
 def test_demonstrations_are_taken_in_the_environments_own_actions():
     model = quick_agent(walk(KINDS["MultiDiscrete"]))
     seen = model.observation_space.sample()
@@ -241,10 +266,7 @@ def test_a_direction_and_a_continuous_strength_are_learned():
 # -- what is not possible
 
 
-def test_what_is_not_possible_is_said(tmp_path):
-    model = quick_agent(walk(KINDS["MultiDiscrete"]))
-    with pytest.raises(ValueError, match="is not exported"):
-        export_c(model, tmp_path / "policy.h")
+def test_what_is_not_possible_is_said():
     with pytest.raises(ValueError, match="tables need Discrete actions"):
         TabularBDPI("MlpPolicy", walk(KINDS["MultiDiscrete"], spaces.Discrete(3)))
     with pytest.raises(ValueError, match="destroy pictures"):

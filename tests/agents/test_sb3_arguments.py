@@ -266,7 +266,7 @@ def test_with_hindsight_bits_are_flipped_as_asked():
 @pytest.mark.parametrize(("n_steps", "truncate"), [(1, True), (3, False)])
 def test_pictures_that_are_stored_once_teach_the_same(n_steps, truncate, tmp_path):
     def picture(**changes: Any) -> Any:
-        env = Walk(spaces.Box(0, 255, (36, 36, 1), np.uint8), length=6, truncate=truncate)
+        env = Walk(spaces.Box(0, 255, (36, 36, 1), np.uint8), length=7, truncate=truncate)
         usual = {"train_freq": 10, "fit_steps": 1, "n_critics": 2, "n_steps": n_steps, "buffer_size": 24}
         return make(env=env, policy="CnnPolicy", **{**usual, **changes})
 

@@ -1,5 +1,6 @@
 """The command ``bdpi export``."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -147,12 +148,22 @@ def test_what_cannot_be_exported_is_said_in_one_line(lake: Path, tmp_path: Path)
     assert not Path("policy.onnx").exists()
 
 
-@pytest.mark.parametrize(
-    ("agent", "words"), [("abcdqn", "ABCDQN has no actor network"), ("ppo", "PPO is not an agent of this package")]
-)
-def test_agents_without_an_actor_are_refused(agent: str, words: str, tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", "CartPole-v1", agent)
+@pytest.mark.parametrize(("agent", "words"), [("tabular-bdpi", "has no network"), ("ppo", "PPO, which is not one of")])
+def test_agents_without_a_network_of_ours_are_refused(agent: str, words: str, tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", "FrozenLake-v1", agent)
     refused(bdpi_command("export", run, "policy.onnx"), words)
+
+
+def test_only_the_file_is_needed(tmp_path: Path) -> None:
+    """Neither the environment nor its module, whoever names it."""
+    for agent, ending in (("bdpi", "onnx"), ("abcdqn", "h")):
+        run = trained(tmp_path / agent, "CartPole-v1", agent)
+        config = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(json.dumps({**config, "environment": "no_such_module:Gone-v0"}))
+        result = bdpi_command("export", run, tmp_path / f"policy.{ending}")
+        assert result.exit_code == 0, result.output
+        (run / "config.json").unlink()
+        assert bdpi_command("export", run / "agent.zip", tmp_path / f"policy.{ending}").exit_code == 0
     searched = bdpi_command("export", trained(tmp_path / "searched", "Pendulum-v1"), "policy.onnx")
     assert (searched.exit_code, "BinaryActionSearch" in searched.output) == (0, True), searched.output
 

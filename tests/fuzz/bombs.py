@@ -7,8 +7,10 @@ All are below 10 MB. The first ones are those that took 6 to 8 GB, or over a min
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
+import itertools
 import json
 import sqlite3
 import sys
@@ -17,12 +19,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
+import safetensors.numpy
 from gymnasium import spaces
 
 import watched
+from bdpi import TabularBDPI
 from bdpi.agents.journal import Journal, Transition
-from kinds import KINDS, Files, packed, unpacked
+from kinds import KINDS, SMALL, Files, packed, unpacked
 
 Bomb = Callable[[Files], Files]
 BOMBS: dict[str, tuple[str, Bomb]] = {}
@@ -60,15 +65,31 @@ def rezipped(whole: bytes, **parts: Iterator[bytes]) -> bytes:
     return stream.getvalue()
 
 
-def agent_with(files: Files, **attributes: Any) -> Files:
+def agent_with(files: Files, *, filler: int = 0, weights: int = 0, n_choices: int = 0, **attributes: Any) -> Files:
+    """An agent's file with other settings.
+
+    :param filler: bytes of an array that no agent has
+    :param weights: of a network that no agent has
+    :param n_choices: whose draws the file has; 0: as it is
+    """
     with zipfile.ZipFile(io.BytesIO(files["agent.zip"])) as archive:
         document, arrays = json.loads(archive.read("agent.json")), archive.read("arrays.safetensors")
-    document["attributes"] |= attributes
+    document.get("attributes", {}).update(attributes)
+    if filler or weights or n_choices:
+        held = safetensors.numpy.load(arrays)
+        held |= {"learner.filler": np.zeros(filler, np.uint8)} if filler else {}
+        held |= {"learner.weights": np.zeros(weights, np.float32)} if weights else {}
+        held |= {"attributes._draws.times": np.ones((1, n_choices))} if n_choices else {}
+        arrays = safetensors.numpy.save(held)
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("agent.json", json.dumps(document))
+        archive.writestr("agent.json", json.dumps(document, separators=(",", ":")))
         archive.writestr("arrays.safetensors", arrays)
-    return {"agent.zip": stream.getvalue()}
+    return {**files, "agent.zip": stream.getvalue()}
+
+
+def _space(**described: Any) -> Any:
+    return {"is": "space", "space": described}
 
 
 LARGE = {"type": "Box", "shape": [1000, 9000], "dtype": "float32", "low": 0.0, "high": 1.0}
@@ -124,6 +145,35 @@ def a_parquet_file_of_many_equal_rows(files: Files) -> Files:
     some = pyarrow.concat_tables([table.slice(0, 1)] * 50_000).combine_chunks()
     with parquet.ParquetWriter(stream, table.schema, compression="zstd", write_page_checksum=True) as writer:
         for _ in range(60):
+            writer.write_table(some)
+    return {"robot": stream.getvalue()}
+
+
+@bomb("parquet")
+def a_parquet_file_of_long_text(files: Files) -> Files:
+    import pyarrow
+    from pyarrow import parquet
+
+    table, stream, n = parquet.read_table(io.BytesIO(files["robot"])), io.BytesIO(), 400
+    text = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(n, np.int32)), pyarrow.array(["x" * 4_000_000]))
+    some = pyarrow.concat_tables([table.slice(0, 1)] * n).combine_chunks()
+    some = some.set_column(table.schema.get_field_index("rewards"), pyarrow.field("rewards", text.type), text)
+    parquet.write_table(some.replace_schema_metadata(table.schema.metadata), stream, compression="zstd")
+    return {"robot": stream.getvalue()}
+
+
+@bomb("parquet", slow=True)
+def a_parquet_file_of_long_lists(files: Files) -> Files:
+    import pyarrow
+    from pyarrow import parquet
+
+    table, stream, n = parquet.read_table(io.BytesIO(files["robot"])), io.BytesIO(), 30_000_000
+    lists = pyarrow.ListArray.from_arrays([0, *[n] * len(table)], pyarrow.array(np.zeros(n, np.float32)))
+    name = "observations.arm"
+    some = table.set_column(table.schema.get_field_index(name), pyarrow.field(name, lists.type), lists)
+    some = some.replace_schema_metadata(table.schema.metadata)
+    with parquet.ParquetWriter(stream, some.schema, compression="zstd", write_page_checksum=True) as writer:
+        for _ in range(8):
             writer.write_table(some)
     return {"robot": stream.getvalue()}
 
@@ -184,7 +234,7 @@ def an_agent_of_large_layers(files: Files) -> Files:
 
 @bomb("agent")
 def an_agent_of_a_large_memory(files: Files) -> Files:
-    return agent_with(files, buffer_size=100_000_000)
+    return agent_with(files, buffer_size=50_000_000)
 
 
 @bomb("agent")
@@ -194,17 +244,231 @@ def an_agent_of_many_threads(files: Files) -> Files:
 
 @bomb("agent")
 def an_agent_of_a_large_batch(files: Files) -> Files:
-    return agent_with(files, batch_size=10_000_000, buffer_size=100_000_000)
+    return agent_with(files, batch_size=10_000_000, buffer_size=50_000_000)
 
 
 @bomb("agent")
 def an_agent_of_a_batch_for_many_threads(files: Files) -> Files:
-    return agent_with(files, batch_size=100_000, buffer_size=100_000_000, n_threads=1024)
+    return agent_with(files, batch_size=100_000, buffer_size=50_000_000, n_threads=1024)
 
 
 @bomb("agent")
 def an_agent_of_the_largest_batch(files: Files) -> Files:
     return agent_with(files, batch_size=100_000, buffer_size=100_000, n_threads=10)
+
+
+@bomb("agent")
+def an_agent_of_billions_of_choices(files: Files) -> Files:
+    return agent_with(files, action_space=_space(type="MultiDiscrete", nvec=[10_000_000] * 100, start=[0] * 100))
+
+
+@bomb("agent")
+def an_agent_of_parts_of_billions_of_choices(files: Files) -> Files:
+    part = {"type": "Discrete", "n": 10_000_000, "start": 0}
+    return agent_with(files, action_space=_space(type="Dict", spaces={str(number): part for number in range(100)}))
+
+
+@bomb("agent")
+def an_agent_of_many_bits(files: Files) -> Files:
+    box = _space(type="Box", shape=[10_000_000], dtype="float32", low=0.0, high=1.0)
+    return agent_with(files, action_space=box, policy_kwargs={"net_arch": [4], "action_bits": 24})
+
+
+@bomb("agent")
+def an_agent_of_many_layers(files: Files) -> Files:
+    return agent_with(files, policy_kwargs={"net_arch": [1] * 1_000_000})
+
+
+@bomb("agent")
+def an_agent_of_many_critics(files: Files) -> Files:
+    return agent_with(files, n_critics=500_000)
+
+
+@bomb("agent", slow=True)
+def an_agent_that_looks_ahead_in_a_large_memory(files: Files) -> Files:
+    return agent_with(files, n_steps=2, buffer_size=5 * 10**7)
+
+
+@bomb("agent")
+def an_agent_that_looks_far_ahead(files: Files) -> Files:
+    return agent_with(files, n_steps=10**6, buffer_size=10**9)
+
+
+def peer_with(files: Files, filler: int, policy_kwargs: Any = None, **hyperparameters: Any) -> Files:
+    config = json.loads(files["config.json"])
+    config["hyperparameters"] |= hyperparameters
+    config["policy_kwargs"] = policy_kwargs or config["policy_kwargs"]
+    return agent_with({**files, "config.json": json.dumps(config).encode()}, filler=filler)
+
+
+@bomb("peer")
+def a_peer_of_wide_layers(files: Files) -> Files:
+    return peer_with(files, 9_000_000, {"net_arch": [9_000, 9_000]})
+
+
+@bomb("peer")
+def a_peer_of_a_billion_steps(files: Files) -> Files:
+    return peer_with(files, 0, n_steps=10**9)
+
+
+BOX = {"type": "Box", "shape": [10_000_000], "dtype": "float64", "low": 0.0, "high": 1.0}
+
+
+@bomb("agent")
+def an_agent_of_many_spaces(files: Files) -> Files:
+    return agent_with(files, policy_kwargs={"net_arch": [4], "x": [_space(**BOX)] * 60})
+
+
+@bomb("agent")
+def an_agent_of_the_largest_spaces(files: Files) -> Files:
+    largest = _space(**BOX | {"shape": [4_000_000]})
+    return agent_with(files, observation_space=largest, action_space=largest)
+
+
+@bomb("agent")
+def an_agent_of_larger_spaces(files: Files) -> Files:
+    return agent_with(files, observation_space=_space(**BOX), action_space=_space(**BOX))
+
+
+@bomb("agent")
+def an_agent_of_the_largest_numbers(files: Files) -> Files:
+    longest = _space(**BOX | {"shape": [4_000_000], "dtype": "longdouble"})
+    return agent_with(files, observation_space=longest, action_space=longest)
+
+
+@bomb("agent")
+def an_agent_of_many_classes(files: Files) -> Files:
+    return agent_with(files, policy_kwargs={"x": [{"is": "class", "name": "torch.nn.GLU"}] * 250_000})
+
+
+@bomb("agent")
+def an_agent_of_many_generators(files: Files) -> Files:
+    state = {"key": {"is": "array", "name": "key"}, "pos": 0}
+    one = {"is": "generator", "state": {"bit_generator": "MT19937", "state": state}}
+    with zipfile.ZipFile(io.BytesIO(files["agent.zip"])) as archive:
+        arrays = {**safetensors.numpy.load(archive.read("arrays.safetensors")), "key": np.zeros(624, np.uint32)}
+        document = archive.read("agent.json")
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("agent.json", document)
+        archive.writestr("arrays.safetensors", safetensors.numpy.save(arrays))
+    return agent_with({"agent.zip": stream.getvalue()}, policy_kwargs={"x": [one] * 90_000})
+
+
+@bomb("agent")
+def an_agent_of_many_dictionaries(files: Files) -> Files:
+    return agent_with(files, policy_kwargs={"x": [[{"": 0}] * 600_000] * 2})
+
+
+@bomb("agent")
+def an_agent_of_wide_observations(files: Files) -> Files:
+    wide = _space(**BOX | {"shape": [20_000]})
+    return agent_with(files, filler=130_000, observation_space=wide, policy_kwargs={"net_arch": [20_000]})
+
+
+@bomb("agent")
+def an_agent_of_millions_of_states(files: Files) -> Files:
+    states = _space(type="Discrete", n=9_000_000, start=0)
+    return agent_with(files, filler=9_000_000, observation_space=states, policy_kwargs={"net_arch": [32]})
+
+
+@bomb("agent")
+def an_agent_of_a_million_actions(files: Files) -> Files:
+    actions = _space(type="Discrete", n=300_000, start=0)
+    return agent_with(files, filler=6_000_000, n_choices=300_000, action_space=actions, policy_kwargs={"net_arch": [2]})
+
+
+@bomb("agent")
+def an_agent_of_actions_of_many_parts(files: Files) -> Files:
+    parts = {str(number): {"type": "Discrete", "n": 1, "start": 0} for number in range(50_000)}
+    actions = _space(type="Dict", spaces=parts)
+    return agent_with(files, weights=1_300_000, n_choices=50_000, action_space=actions, policy_kwargs={"net_arch": [1]})
+
+
+@bomb("agent")
+def an_agent_of_observations_of_many_parts(files: Files) -> Files:
+    parts = {str(number): {"type": "Discrete", "n": 1, "start": 0} for number in range(80_000)}
+    seen = _space(type="Dict", spaces=parts)
+    return agent_with(files, weights=1_200_000, observation_space=seen, policy_kwargs={"net_arch": [1]})
+
+
+@bomb("agent")
+def an_agent_of_actions_of_many_bits(files: Files) -> Files:
+    actions = _space(type="MultiBinary", shape=[50_000])
+    return agent_with(
+        files, weights=1_800_000, n_choices=100_000, action_space=actions, policy_kwargs={"net_arch": [1]}
+    )
+
+
+@bomb("agent")
+def an_agent_of_large_features(files: Files) -> Files:
+    pictures = _space(type="Box", shape=[3, 84, 84], dtype="uint8", low=0, high=255)
+    extractor = {"is": "class", "name": "stable_baselines3.common.torch_layers.NatureCNN"}
+    kwargs = {"features_extractor_class": extractor, "features_extractor_kwargs": {"features_dim": 300_000}}
+    return agent_with(files, filler=30_000, observation_space=pictures, policy_kwargs={"net_arch": [4], **kwargs})
+
+
+@bomb("agent")
+def an_agent_of_critics_beside_it(files: Files) -> Files:
+    return agent_with(files, policy_kwargs={"net_arch": [4], "n_critics": 10**9})
+
+
+@bomb("agent")
+def an_agent_of_a_batch_of_wide_observations(files: Files) -> Files:
+    wide = _space(**BOX | {"shape": [50_000], "dtype": "float32"})
+    large = {"batch_size": 1000, "buffer_size": 1000, "n_threads": 1000}
+    return agent_with(files, weights=2_000_000, observation_space=wide, **large)
+
+
+@bomb("agent")
+def a_table_of_many_states(_: Files) -> Files:
+    path = Path(sys.argv[1]) / "table.zip"
+    TabularBDPI("MlpPolicy", gym.make("FrozenLake-v1"), seed=0, **SMALL).learn(10).save(path)
+    states, actions = (_space(type="Discrete", n=n, start=0) for n in (12_000, 6_000))
+    spaces_of = {"observation_space": states, "action_space": actions}
+    return agent_with({"agent.zip": path.read_bytes()}, filler=40_000, n_choices=6_000, **spaces_of)
+
+
+@bomb("agent")
+def an_agent_whose_activation_is_a_transformer(files: Files) -> Files:
+    function = {"is": "class", "name": "torch.nn.Transformer"}
+    return agent_with(files, policy_kwargs={"net_arch": [4] * 12, "activation_fn": function})
+
+
+@bomb("replay", slow=True)
+def a_memory_with_a_header_of_a_gigabyte(files: Files) -> Files:
+    spaces_of = b" " * 10**7
+    header = itertools.chain([b"\x93NUMPY\x02\x00", (10**9).to_bytes(4, "little")], itertools.repeat(spaces_of, 100))
+    return {"replay.npz": rezipped(files["replay.npz"], rewards=header)}
+
+
+@bomb("replay")
+def a_memory_of_many_slow_headers(_: Files) -> Files:
+    header = b"{'descr':'<f4'" + b" ''" * 3200 + b",'fortran_order':False,'shape':(0L,),}"
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(6_000):
+            archive.writestr(f"a{number}.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    return {"replay.npz": stream.getvalue()}
+
+
+@bomb("served")
+def a_served_run_whose_tables_compute(files: Files) -> Files:
+    path = Path(sys.argv[1]) / "sessions.sqlite"
+    path.write_bytes(files["sessions.sqlite"])
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("CREATE TABLE more (x INTEGER, CHECK (x < length(hex(zeroblob(x)))))")
+        database.execute("PRAGMA ignore_check_constraints = 1")
+        database.executemany("INSERT INTO more VALUES (?)", [(400_000_000,)] * 30)
+    return {**files, "sessions.sqlite": path.read_bytes()}
+
+
+@bomb("results")
+def an_index_that_shows_one_run_often(files: Files) -> Files:
+    entries = [["r", "r", "CartPole-v1", "BDPI", number, "run0"] for number in range(2_000)]
+    lines = files["run0/monitor.csv"].split(b"\n")[:2]
+    long = {"run0/monitor.csv": b"\n".join(lines) + b"\n0,1,1" * 100_000}
+    return {**files, **long, "study.json": json.dumps({"title": "t", "runs": entries}).encode()}
 
 
 @bomb("archive")
@@ -219,6 +483,12 @@ def an_archive_of_many_episodes(files: Files) -> Files:
     return {**files, "episodes.csv.gz": rows}
 
 
+@bomb("archive")
+def an_archive_of_episodes_of_no_run(files: Files) -> Files:
+    rows = b"run,kind,return,length\n" + b"".join(b"%d,t,0,0\n" % number for number in range(2_300_000))
+    return {**files, "episodes.csv.gz": gzip.compress(rows)}
+
+
 @bomb("archive", slow=True)
 def an_archive_of_many_entropies(files: Files) -> Files:
     described = {**json.loads(files["runs.json"]), "entropy_block": 10_000}
@@ -226,11 +496,31 @@ def an_archive_of_many_entropies(files: Files) -> Files:
     return {**files, "runs.json": json.dumps(described).encode(), "entropies.npz": arrays}
 
 
-@bomb("study")
-def a_study_of_aliases(_: Files) -> Files:
+def aliases() -> bytes:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    return {"study.yaml": "\n".join(lines).encode()}
+    return "\n".join(lines).encode()
+
+
+@bomb("study")
+def a_study_of_aliases(_: Files) -> Files:
+    return {"study.yaml": aliases()}
+
+
+@bomb("task")
+def a_task_of_aliases(_: Files) -> Files:
+    return {"task.yaml": aliases() + b"\nname: *a9"}
+
+
+@bomb("task")
+def a_task_of_megabytes(files: Files) -> Files:
+    return {"task.yaml": files["task.yaml"] + b"more: [" + b"a," * 4_000_000 + b"]"}
+
+
+@bomb("task")
+def a_task_of_many_numbers(files: Files) -> Files:
+    numbers = b"".join(b"  - {name: n%d, low: 0, high: 1}\n" % number for number in range(8_000))
+    return {"task.yaml": files["task.yaml"].replace(b"actions:", numbers + b"actions:", 1)}
 
 
 @bomb("study")

@@ -24,10 +24,12 @@ import numpy as np
 from gymnasium import spaces
 
 import bdpi.envs
-from bdpi import BDPI
+from bdpi import BDPI, TabularBDPI
+from bdpi.agents.files import class_of
 from bdpi.agents.journal import Journal, JournalError, Transition
 from bdpi.agents.journal_files import export_npz, export_parquet, import_npz, import_parquet
 from bdpi.agents.journal_info import examine
+from bdpi.envs.control_loop import ControlLoop
 from bdpi.report.configurations import comparisons_of, is_drawn
 from bdpi.report.page import make_page
 from bdpi.report.panels import rows_of
@@ -41,6 +43,9 @@ from bdpi.runs.job import Job, execute
 from bdpi.runs.peer_file import load_peer
 from bdpi.runs.results import read_runs, write_archive, write_index
 from bdpi.runs.train import prepare, prepare_resumption
+from bdpi.serve.protocol import ActRequest, EpisodeRequest, Refused, StepRequest
+from bdpi.serve.run import served
+from bdpi.serve.task import RobotTask, read_task
 from bdpi.studies.study import load_study
 
 Files = dict[str, bytes]
@@ -48,6 +53,9 @@ SPACE = spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "mode": spaces.Discrete(3)}
 ACTIONS = spaces.Discrete(4, start=1)
 SMALL: dict[str, Any] = {"n_critics": 2, "fit_steps": 1, "batch_size": 4, "buffer_size": 64}
 TINY = {"net_arch": [4]}
+PARTS = ControlLoop(
+    spaces.Box(-1, 1, (2,)), spaces.Dict({"gear": spaces.Discrete(3), "wheel": spaces.Box(-1, 1, (1,))})
+)
 MANY_STEPS = 2000  # of a journal that are read; what was fuzzed is short
 DRAWN = 200  # of so many reports one is drawn, too, which takes a second
 
@@ -89,7 +97,8 @@ class Kind:
 
 def _act(agent: Any) -> None:
     action, _ = agent.predict(agent.observation_space.sample())
-    assert agent.action_space.contains(np.int64(action)), action
+    action = np.int64(action) if isinstance(agent.action_space, spaces.Discrete) else action
+    assert agent.action_space.contains(action), action
 
 
 # -- saved agents, replay memories, peers -----------------------------------------------------------------------
@@ -108,11 +117,21 @@ def make_agents(folder: Path) -> Iterator[Path]:
     for number, buffer in enumerate((True, False)):
         _agent().learn(10).save(folder / f"{number}" / "agent.zip", include_buffer=buffer)
         yield folder / f"{number}"
+    agent = BDPI("MlpPolicy", PARTS, seed=0, policy_kwargs={**TINY, "action_bits": 2}, **SMALL)
+    seen = PARTS.observation_space.sample()
+    agent.observe(seen, {"gear": 1, "wheel": np.zeros(1, np.float32)}, 1.0, seen, False, False)
+    agent.save(folder / "parts" / "agent.zip")
+    yield folder / "parts"
 
 
 def use_agent(folder: Path) -> None:
-    _act(BDPI.load(folder / "agent.zip"))
-    agent = BDPI.load(folder / "agent.zip", env=_cart_pole())
+    if class_of(folder / "agent.zip") == "TabularBDPI":
+        _act(TabularBDPI.load(folder / "agent.zip"))
+        return
+    agent = BDPI.load(folder / "agent.zip")
+    _act(agent)
+    several = not isinstance(agent.action_space, spaces.Discrete)
+    agent = BDPI.load(folder / "agent.zip", env=PARTS if several else _cart_pole())
     agent.learn_once()
     _act(agent)
 
@@ -358,6 +377,62 @@ def use_results(folder: Path) -> None:
         page.encode()
 
 
+# -- served runs ------------------------------------------------------------------------------------------------
+
+TASK = """
+name: lamp
+observations:
+  - {name: night, low: 0, high: 1}
+  - &lamp {name: lamp, low: 0, high: 1, unit: "on"}
+actions: ["off", "on", dim]
+agent: bdpi
+hyperparameters: {n_critics: 2, fit_steps: 1, batch_size: 4, buffer_size: 64}
+policy_kwargs: {net_arch: [4]}
+safety: [{when: lamp, above: 0.9, forbid: ["on", dim]}]
+safe_action: "off"
+ask_above: 0.8
+limits: {robots: 3}
+"""
+
+
+def make_tasks(folder: Path) -> Iterator[Path]:
+    (folder / "task.yaml").write_text(TASK)
+    yield folder
+
+
+def use_task(folder: Path) -> None:
+    task = read_task(folder / "task.yaml")
+    if task.hyperparameters == SMALL and task.policy_kwargs == TINY:  # else learning takes as long as the file says
+        _ask(task, folder / "run")
+
+
+def make_served(folder: Path) -> Iterator[Path]:
+    (folder / "task.yaml").write_text(TASK)
+    with served(read_task(folder / "task.yaml"), folder / "run") as service:
+        for name in ("arm-1", "arm-2"):
+            service.begin(EpisodeRequest(robot=name))
+            service.act(ActRequest(robot=name, seq=2, observation=[0, 0]))
+            seen: dict[str, Any] = {"reward": 1, "next_observation": [1, 0]}
+            service.step(StepRequest(robot=name, seq=3, executed_action=1, **seen))
+    yield folder / "run"
+
+
+def use_served(folder: Path) -> None:
+    (folder / "task.yaml").write_text(TASK)
+    _ask(read_task(folder / "task.yaml"), folder)
+
+
+def _ask(task: RobotTask, run: Path) -> None:
+    """What a robot and a page ask. A refusal is an answer, too."""
+    with served(task, run) as service, contextlib.suppress(Refused):
+        json.dumps(service.state())
+        service.begin(EpisodeRequest(robot="arm-1"))
+        seq, zeros = service.sessions["arm-1"].seq, [0.0] * len(task.observations)
+        service.act(ActRequest(robot="arm-1", seq=seq + 1, observation=zeros))
+        seen: dict[str, Any] = {"reward": 1, "next_observation": zeros}
+        service.step(StepRequest(robot="arm-1", seq=seq + 2, executed_action=1, **seen))
+
+
 bdpi.envs.register()
 KINDS = {
     "agent": Kind(make_agents, use_agent, (ValueError,)),
@@ -370,4 +445,6 @@ KINDS = {
     "study": Kind(make_studies, use_study, (RunError,)),
     "results": Kind(make_results, use_results, (RunError,)),
     "archive": Kind(make_archives, use_results, (RunError,)),
+    "task": Kind(make_tasks, use_task, (RunError,)),
+    "served": Kind(make_served, use_served, (RunError,)),
 }

@@ -29,7 +29,7 @@ def trained(sizes, one_hot=False, n_critics=5, epochs=3, **arguments) -> dict[st
 
 
 @pytest.mark.parametrize("instruction_set", native.info()["supported"])
-@pytest.mark.parametrize(("sizes", "one_hot"), [([3, 32, 3], False), ([64, 32, 4], True)])
+@pytest.mark.parametrize(("sizes", "one_hot"), [([3, 32, 3], False), ([64, 32, 4], True), ([150, 32, 4], False)])
 def test_the_number_of_threads_changes_no_bit(sizes, one_hot, instruction_set):
     results = [trained(sizes, one_hot, n_threads=n, instruction_set=instruction_set) for n in (1, 2, 3, 1, 2, 3)]
     for other in results[1:]:

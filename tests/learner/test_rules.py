@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bdpi import BDPI
-from bdpi.learner import Hyperparameters, native
+from bdpi.learner import Hyperparameters, native, nvrtc
 from bdpi.learner.rules import compiled
 from bdpi.learner.tabular import TabularLearner
 from worlds import assert_same_state, make_learner, random_batches, random_state, random_transitions
@@ -105,7 +105,8 @@ def test_rules_from_outside_run_on_tables():
 
 def agent(learner: str = "auto", agent_class: type[BDPI] = OtherRules) -> BDPI:
     env = gym.make("CartPole-v1")
-    return agent_class("MlpPolicy", env, n_critics=2, fit_steps=2, batch_size=16, device="cpu", learner=learner)
+    device = "cuda" if learner == "fused" and nvrtc.is_available() else "cpu"
+    return agent_class("MlpPolicy", env, n_critics=2, fit_steps=2, batch_size=16, device=device, learner=learner)
 
 
 @pytest.mark.parametrize("learner", ["auto", "fused", "torch"])

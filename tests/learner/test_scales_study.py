@@ -34,6 +34,13 @@ def make_learning(candidates, steps=60, space=SPACE):
     return learning
 
 
+def store(learning, steps):
+    for seen, arrays in steps:
+        with learning.work():
+            learning.store(seen, arrays)
+        learning.wait()
+
+
 def made_up(runs, steps, seed=0):
     """Observations before each step, and what the environments answer."""
     rng = np.random.default_rng(seed)
@@ -58,9 +65,8 @@ def test_an_epoch_is_that_of_a_single_learner():
     learning = make_learning(candidates)
     learning.set_scales(np.stack([each.packed() for each in scales]))
     steps = list(made_up(2, 30))
+    store(learning, steps)
     with learning.work():
-        for seen, arrays in steps:
-            learning.store(seen, arrays)
         learning.tensors.batches.random_(0, 30)
         learning.tensors.order.copy_(torch.tensor([[1, 0], [0, 1]]))
         learning.train()
@@ -114,10 +120,7 @@ def test_memories_are_rings_of_sums_of_rewards(n_step, until, capacity):
     candidates = [Candidate(**SMALL, n_step=2), second]
     learning = make_learning(candidates)
     steps = list(made_up(2, 40))
-    with learning.work():
-        for seen, arrays in steps:
-            learning.store(seen, arrays)
-    learning.wait()
+    store(learning, steps)
     memory = learning.memory
     for first in range(max(0, 40 - capacity), 40):
         reward, discount = 0.0, 1.0
@@ -139,9 +142,8 @@ def test_batches_come_from_what_a_critic_may_see():
     candidates = [Candidate(**SMALL, capacity=20), Candidate(**SMALL, share=0.5), Candidate(**SMALL)]
     learning = make_learning(candidates)
     seen = [[set(), set()] for _ in candidates]
+    store(learning, made_up(3, 50))
     with learning.work():
-        for observations, arrays in made_up(3, 50):
-            learning.store(observations, arrays)
         for _ in range(60):
             learning._draw()
             for run, critics in enumerate(seen):
@@ -307,9 +309,8 @@ def test_fresh_batches_are_one_iteration_each():
             drawn.append(learning.tensors.batches.clone()),
             train(),
         )
+        store(learning, made_up(1, 20))
         with learning.work():
-            for seen, arrays in made_up(1, 20):
-                learning.store(seen, arrays)
             learning.epoch()
         learning.wait()
         assert learning.critics.steps.tolist() == [[[2, 2], [2, 2]]]
@@ -321,13 +322,13 @@ def test_fresh_batches_are_one_iteration_each():
 def test_seldom_seen_cells_are_drawn_more_often():
     space = tasks.Space(1, 2, False, np.array([0.0]), np.array([1.0]))
     learning = make_learning([Candidate(**SMALL), Candidate(**SMALL, balance=1.0)], space=space)
+    for step in range(50):
+        final = np.full((2, 1), 0.9 if step == 20 else 0.1, np.float32)
+        arrays = {"observations": final, "final": final, "actions": np.zeros(2), "ended": np.zeros(2, bool)}
+        arrays |= {"rewards": np.zeros(2), "discounts": np.full(2, 0.9)}
+        store(learning, [(final, arrays)])
+    drawn = []
     with learning.work():
-        for step in range(50):
-            final = np.full((2, 1), 0.9 if step == 20 else 0.1, np.float32)
-            arrays = {"observations": final, "final": final, "actions": np.zeros(2), "ended": np.zeros(2, bool)}
-            arrays |= {"rewards": np.zeros(2), "discounts": np.full(2, 0.9)}
-            learning.store(final, arrays)
-        drawn = []
         for _ in range(100):
             learning._draw()
             drawn.append(learning.tensors.batches.cpu().numpy().copy())
@@ -357,9 +358,8 @@ def test_seldom_seen_cells_are_worth_more_in_units_of_the_networks():
 
 def test_critics_begin_anew_in_turn():
     learning = make_learning([Candidate(**SMALL, reset_every=1), Candidate(**SMALL)])
+    store(learning, made_up(2, 20))
     with learning.work():
-        for seen, arrays in made_up(2, 20):
-            learning.store(seen, arrays)
         learning.epoch()
     learning.wait()
     assert learning.critics.steps.tolist() == [[[0, 0], [2, 2]], [[2, 2], [2, 2]]]

@@ -37,18 +37,18 @@ def make(kind, candidates, space=VECTOR, scales=None):
     learning = kind(space, candidates, range(runs), HIDDEN, STEPS, DEVICE, 1, "test")
     learning.allocate()
     learning.set_scales(np.stack([(scales or Scales.none(space.inputs)).packed()] * runs))
-    with learning.work():
-        for _ in range(STEPS):
-            arrays = {
-                "observations": observed(),
-                "final": observed(),
-                "actions": rng.integers(0, space.actions, runs),
-                "rewards": rng.normal(size=runs).astype(np.float32),
-                "discounts": np.where(rng.random(runs) < 0.2, 0, 0.9).astype(np.float32),
-                "ended": np.zeros(runs, bool),
-            }
+    for _ in range(STEPS):
+        arrays = {
+            "observations": observed(),
+            "final": observed(),
+            "actions": rng.integers(0, space.actions, runs),
+            "rewards": rng.normal(size=runs).astype(np.float32),
+            "discounts": np.where(rng.random(runs) < 0.2, 0, 0.9).astype(np.float32),
+            "ended": np.zeros(runs, bool),
+        }
+        with learning.work():
             learning.store(observed(), arrays)
-    learning.wait()
+        learning.wait()
     return learning
 
 

@@ -1,6 +1,7 @@
 """The pictures."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ from made_up import LANDER, TABLE, run, study
 from PIL import Image
 
 from bdpi.report.entropy import EARLY_STEPS, entropies_of, running_average
-from bdpi.report.figure import draw_entropy, draw_figure
-from bdpi.report.panels import rows_of
+from bdpi.report.figure import _draw_panel, draw_entropy, draw_figure, new_figure
+from bdpi.report.panels import Panel, rows_of
 from bdpi.runs.results import StoredRun
 
 
@@ -18,6 +19,12 @@ def pixels(path: Path, colour: str) -> int:
     wanted = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)])
     with Image.open(path) as picture:
         return int((np.abs(np.asarray(picture.convert("RGB"), int) - wanted).sum(axis=2) < 30).sum())
+
+
+def panel_axes(panel: Panel) -> Any:
+    axes = new_figure(4, 3).add_subplot()
+    _draw_panel(axes, panel, {"BDPI": "#0072b2"}, {})
+    return axes
 
 
 def drawn(runs: list[StoredRun], path: Path, title: str = "") -> Path:
@@ -113,3 +120,35 @@ def test_the_entropy_is_a_picture_and_without_runs_there_is_none(tmp_path: Path)
         draw_figure([], [tmp_path / "figure.png"])
     with pytest.raises(ValueError, match="no run has recorded"):
         draw_entropy([run([1.0])], [tmp_path / "none.png"])
+
+
+def test_figures_are_fit_for_papers(tmp_path: Path) -> None:
+    """TrueType fonts, 300 dots per inch, no text over curves, axes that show the data."""
+    picture, document = tmp_path / "figure.png", tmp_path / "figure.pdf"
+    draw_figure(rows_of(study()), [picture, document])
+    content = document.read_bytes()
+    assert b"/TrueType" in content or b"/Type0" in content
+    assert b"/Type3" not in content
+    with Image.open(picture) as image:
+        assert image.info["dpi"][0] == pytest.approx(300, abs=1)
+
+
+def test_axes_are_those_of_the_data_and_of_what_is_asked_for(tmp_path: Path) -> None:
+    """The paper's curve goes on after our 30 episodes, and up to where ours do not go."""
+    runs = [run(np.full(30, 0.01 * seed), seed=seed) for seed in range(4)]
+    for (with_paper, x), n_lines, end, label in (
+        ((True, "episodes"), 2, 30, "episode"),
+        ((False, "episodes"), 1, 30, "episode"),
+        ((True, "steps"), 1, 600, "environment step"),
+    ):
+        (row,) = rows_of(runs, with_paper, x)
+        axes = panel_axes(row.panels[0])
+        assert len(axes.lines) == n_lines
+        assert axes.get_xlim() == (0, end)
+        assert axes.get_ylim()[1] < 0.2
+        assert axes.get_xlabel() == label
+        renderer = axes.figure.canvas.get_renderer()
+        axes.figure.draw_without_rendering()
+        inside = axes.get_window_extent(renderer)
+        for title in (axes.title, axes._left_title, axes._right_title):
+            assert not title.get_text() or title.get_window_extent(renderer).y0 >= inside.y1

@@ -57,7 +57,7 @@ def test_rliable_itself_agrees_on_other_numbers() -> None:
     assert interval(statistics.improvement(list(zip(x.T, y.T, strict=True)))) == pytest.approx(expected, abs=0.03)
 
 
-@pytest.mark.parametrize("values", [[1.0, 5.0, 2.0], [0.0, 0.0, 1.0, 10.0], [3.0, 1.0, 4.0, 1.5, 9.0]])
+@pytest.mark.parametrize("values", [[1.0, 5.0, 2.0, 2.0], [0.0, 0.0, 1.0, 10.0], [3.0, 1.0, 4.0, 1.5, 9.0]])
 def test_bootstrap_intervals_are_those_of_every_possible_sample(values: list[float]) -> None:
     """Few runs have few samples with replacement: all of them can be looked at."""
     cut = len(values) // 4
@@ -130,10 +130,12 @@ def test_a_learning_curve_is_the_mean_of_smoothed_returns() -> None:
     assert curve.runs == 5
     assert (curve.low < curve.mean).all()
     assert (curve.mean < curve.high).all()
-    both = statistics.learning_curve(series_of(np.full(20, 1.0), np.full(20, 3.0)))
-    # A quarter of the samples has the first run twice, a quarter the second, so they are the percentiles.
-    assert both.low == pytest.approx(np.full(20, 1.0))
-    assert both.high == pytest.approx(np.full(20, 3.0))
+    alike = [np.full(20, value) for value in (1.0, 1.0, 1.0, 3.0)]
+    four, three = statistics.learning_curve(series_of(*alike)), statistics.learning_curve(series_of(*alike[:3]))
+    # A third of the samples lacks the last run, so the lower percentile is that of the others.
+    assert four.low == pytest.approx(np.full(20, 1.0))
+    assert four.high == pytest.approx(np.full(20, 2.5))
+    assert np.isnan(three.low).all()
     alone = statistics.learning_curve(series_of([1.0, 2.0], []))
     assert alone.runs == 1
     assert np.isnan(alone.low).all()
@@ -141,6 +143,30 @@ def test_a_learning_curve_is_the_mean_of_smoothed_returns() -> None:
     thinned = statistics.learning_curve(series_of(np.arange(5000.0), np.arange(5000.0)), max_points=100).episodes
     assert (len(thinned), thinned[0], thinned[-1]) == (100, 1, 5000)
     assert len(set(np.diff(thinned))) <= 2
+
+
+def test_a_learning_curve_over_steps_has_the_last_return_of_each_run() -> None:
+    short, long = run([1.0, 1.0, 1.0]), run([0.0, 4.0], seed=1)
+    long.lengths[:] = 30
+    series = StoredSeries("BDPI", (short, long))
+    curve = statistics.learning_curve(series, x="steps")
+    assert (curve.episodes[0], curve.episodes[-1], curve.runs) == (30, 60, 2)
+    assert curve.mean[0] == 0.5
+    assert curve.mean[-1] == pytest.approx((1.0 + 0.15 * 4.0) / 2)
+    assert set(curve.mean[:-1]) == {0.5}
+    assert len(statistics.learning_curve(StoredSeries("BDPI", ()), x="steps").mean) == 0
+
+
+@pytest.mark.parametrize("n", [3, 4, 8])
+def test_intervals_stay_among_the_runs_and_need_four(n: int) -> None:
+    values = np.array([1.0, *([0.0] * (n - 2)), 1.0])
+    for estimate in (
+        statistics.bootstrap_mean(values),
+        statistics.iqm([values]),
+        statistics.improvement([(values, values + 0.5)]),
+    ):
+        assert math.isnan(estimate.low) == math.isnan(estimate.high) == (n < 4)
+        assert n < 4 or 0.0 <= estimate.low <= estimate.value <= estimate.high <= 1.0
 
 
 def test_bands_cover_the_true_mean_about_as_often_as_they_say() -> None:

@@ -66,3 +66,12 @@ def test_a_report_of_more_than_can_be_drawn_in_seconds_is_refused(
         write_report(two, tmp_path / "report", title="t", command="c")
     monkeypatch.setenv("BDPI_PANELS", "2")
     assert write_report(two, tmp_path / "report", title="t", command="c")
+
+
+def test_a_report_of_ones_own_study_need_not_speak_of_the_paper(tmp_path: Path) -> None:
+    for with_paper in (True, False):
+        write_report(study(), tmp_path, title="t", command="c", with_paper=with_paper, x="steps")
+        tables = (tmp_path / "tables.md").read_text(encoding="utf-8")
+        assert ("paper" in tables) is with_paper
+        assert '"paper":true' not in (tmp_path / "index.html").read_text(encoding="utf-8")
+        assert "environment step" in (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -2,10 +2,12 @@
 
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.toy_text import frozen_lake
 from gymnasium.wrappers import FrameStackObservation
 
 
@@ -170,6 +172,22 @@ class Several(Counting):
 
     def _observe(self) -> Any:
         return {"count": np.array([self.steps], np.float32), "odd": self.steps % 2}
+
+
+class GatedLake(frozen_lake.FrozenLakeEnv):
+    """A lake whose fifth episode does not begin while a file is there."""
+
+    retraceable = True
+
+    def __init__(self, gate: str) -> None:
+        super().__init__()
+        self.gate, self.resets = Path(gate), 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.resets += 1
+        while self.resets == 5 and self.gate.exists():
+            time.sleep(0.01)
+        return super().reset(seed=seed, options=options)
 
 
 WORLDS = [world for world in vars().values() if isinstance(world, type) and issubclass(world, gym.Env)]

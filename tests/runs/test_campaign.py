@@ -7,8 +7,10 @@ import pickle
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -704,3 +706,36 @@ def test_ray_finishes_a_study_though_a_worker_is_killed(tmp_path: Path, expected
     assert not ray.is_initialized()
     assert len(tally.done) == 5, said
     assert episodes_of(tmp_path, jobs) == expected
+
+
+@pytest.mark.full
+def test_a_ray_cluster_that_requires_a_token_says_which_variables_it_wants(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs the extra bdpi[ray]")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    own = tempfile.mkdtemp(prefix="ray")  # where no other process looks for a cluster; a short path, for its sockets
+    environment = {**os.environ, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": own}
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 2}
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
+    start += ["--include-dashboard=false", "--num-cpus=1"]
+    (tmp_path / "tiny.yaml").write_text(
+        "{title: Tiny, seeds: 1, environments: {lake: {id: FrozenLake-v1, episodes: 3}}, rows: {one: {BDPI: {}}}}"
+    )
+    study = [sys.executable, "-m", "bdpi.cli", "study", "tiny.yaml", "--executor", "ray"]
+    study += ["--ray-address", f"127.0.0.1:{port}"]
+    with subprocess.Popen(start, env={**environment, **token}, stdout=subprocess.DEVNULL) as cluster:
+        try:
+            for known in ({}, token):
+                for _ in range(60):
+                    ended = subprocess.run(
+                        study, cwd=tmp_path, env={**environment, **known}, capture_output=True, text=True
+                    )
+                    if "start one there: ray start --head" not in ended.stderr:  # it is up
+                        break
+                    time.sleep(1)
+                assert ended.returncode == (0 if known else 2), ended.stderr
+                assert known or "RAY_AUTH_MODE=token and its RAY_AUTH_TOKEN" in ended.stderr
+        finally:
+            cluster.terminate()
+            cluster.wait()
+            shutil.rmtree(own, ignore_errors=True)

@@ -31,7 +31,12 @@ def test_archived_runs_are_read_and_written_as_they_are(archive: Path) -> None:
 def test_only_what_is_known_of_a_run_is_written() -> None:
     status = RunStatus(status="running", result=None, study=Place("s", "r", "CartPole-v1", "BDPI", 0))
     known = RunRecord(RunConfig(environment="CartPole-v1"), status).as_dict()
-    assert set(known) == {"schema_version", *RunConfig.model_fields, "status", "result", "study"}
+    unused = {"env_kwargs", "wrappers", "n_envs", "eval_every", "eval_episodes", "film_every"}
+    assert set(known) == {"schema_version", *RunConfig.model_fields, "status", "result", "study"} - unused
+    several = RunConfig(environment="CartPole-v1", n_envs=2, env_kwargs={"gain": (1, 2)})
+    used = RunRecord(several, status).as_dict()
+    assert used.keys() - known.keys() == {"n_envs", "env_kwargs"}
+    assert RunRecord.parse(json.dumps(used).encode(), "here").config == several
     offline = RunRecord(OfflineConfig(journal="robot.sqlite"), RunStatus(status="running")).as_dict()
     assert offline["environment"] is None
     assert "episodes" not in offline
@@ -45,6 +50,10 @@ def test_only_what_is_known_of_a_run_is_written() -> None:
         ("agent", None),
         ("steps", 10),  # and episodes
         ("off_policy_noise", 2.0),
+        ("n_envs", 0),
+        ("env_kwargs", ["gain"]),
+        ("wrappers", [3]),
+        ("evaluations", -1),
         ("hyperparameters", []),
         ("status", "odd"),
         ("result", {"episodes": 3}),

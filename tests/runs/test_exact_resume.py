@@ -60,12 +60,13 @@ PLANS = {
     "noise": plan_of(agent="abcdqn", off_policy_noise=0.2),
     "Box2D": plan_of("LunarLander-v3", episodes=4, policy_kwargs={"net_arch": [8]}),
     "a stack of frames": plan_of("odd_worlds:Stacked-v0", episodes=24),
+    "frames of the agent": plan_of("CartPole-v1", agent="abcdqn", hyperparameters={**SMALL, "n_stack": 3}),
     "several steps per epoch": plan_of(hyperparameters={**SMALL, "train_freq": 4}),
     "an epoch per episode": plan_of("CartPole-v1", hyperparameters={**SMALL, "train_freq": (1, "episode")}),
 }
 
 
-SMALLER = ("bdpi", "abcdqn", "noise", "continuous actions")
+SMALLER = ("bdpi", "abcdqn", "noise", "continuous actions", "frames of the agent")
 
 
 @pytest.mark.parametrize(

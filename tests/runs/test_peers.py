@@ -162,7 +162,9 @@ def test_pictures_may_come_from_an_environment_that_cannot_be_sent(
     with pytest.raises(RunError, match="other processes"):
         prepare(RunConfig(environment="OnlyHere-v0", agent="ppo", episodes=20), tmp_path / "other")
     del gym.registry["OnlyHere-v0"]
-    processes = SubprocVecEnv([_Make("pictures_of_lambda:Lambda-v0")] * 2, start_method="forkserver")
+    processes = SubprocVecEnv(
+        [_Make(RunConfig(environment="pictures_of_lambda:Lambda-v0"))] * 2, start_method="forkserver"
+    )
     with pytest.raises(ValueError, match="give make_peer its id"):
         make_peer("ppo", processes)
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bdpi.envs.film import Film, Filmed, no_window
 from bdpi.runs.curve import draw_curve
 from bdpi.runs.episodes import Episodes
-from bdpi.runs.errors import RunError
-from bdpi.runs.video import Film, Filmed, no_window
 
 
 def episodes_with(returns: list[float]) -> Episodes:
@@ -43,7 +42,7 @@ def test_the_average_is_drawn_over_the_returns(tmp_path: Path) -> None:
     assert path.read_bytes() != before  # it says what it shows
     with pytest.raises(ValueError, match="no episode has ended"):
         draw_curve(Episodes(), "title", path)
-    with pytest.raises(RunError, match="nothing was drawn"):
+    with pytest.raises(ValueError, match="nothing was drawn"):
         Film().save(tmp_path / "film.gif")
 
 

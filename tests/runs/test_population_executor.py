@@ -26,7 +26,9 @@ SMALL = {"n_critics": 2, "batch_size": 8, "critic_iterations": 1, "fit_steps": 1
 
 
 def job(root: Path, series: str, seed: int = 0, **plan: Any) -> Job:
-    plan = {"environment": "FrozenLake-v1", "episodes": 8, "hyperparameters": SMALL, "seed": seed, **plan}
+    if "environment" not in plan:  # whose fifth episode waits for the test, where there is a file
+        plan = {"environment": "odd_worlds:GatedLake-v0", "env_kwargs": {"gate": str(root / "gate")}, **plan}
+    plan = {"episodes": 8, "hyperparameters": SMALL, "seed": seed, **plan}
     place = Place("small", "algorithms", plan["environment"], series, seed)
     return Job(place, RunConfig(**plan), root / f"{series}-seed{seed}")
 
@@ -87,11 +89,27 @@ def our_processes() -> list[int]:
     return sorted(pid for pid, parent in known.items() if known.get(parent) == os.getpid())
 
 
+def closed_gate(root: Path) -> Path:
+    """Runs wait before their fifth episode until this is removed."""
+    gate = root / "gate"
+    gate.touch()
+    return gate
+
+
 def test_interrupted_runs_go_on_as_if_nothing_had_happened(tmp_path: Path, expected: list[list[str]]) -> None:
-    jobs = jobs_in(tmp_path)
-    tally = run(jobs, should_stop=lambda: has_episodes(jobs[0], 3))
-    assert len(tally.done) < 5
-    assert "unfinished" in [status_of(job) for job in jobs]
+    jobs, gate, answers = jobs_in(tmp_path), closed_gate(tmp_path), []
+
+    def should_stop() -> bool:
+        answers.append(all(has_episodes(job, 4) for job in jobs))
+        return answers[-1]
+
+    def show(*_: Any) -> None:
+        if sum(answers) > 2:  # by now the runs know it, too
+            gate.unlink(missing_ok=True)
+
+    tally = run(jobs, should_stop=should_stop, show=show)
+    assert len(tally.interrupted) == 5
+    assert [status_of(job) for job in jobs] == ["unfinished"] * 5
     assert len(run(jobs).done) == 5
     assert episodes_of(jobs) == expected
 
@@ -99,7 +117,7 @@ def test_interrupted_runs_go_on_as_if_nothing_had_happened(tmp_path: Path, expec
 @pytest.mark.full
 @pytest.mark.parametrize("of_trainer", [True, False])
 def test_any_process_may_die(tmp_path: Path, expected: list[list[str]], of_trainer: bool) -> None:
-    jobs, killed = jobs_in(tmp_path), []
+    jobs, gate, killed = jobs_in(tmp_path), closed_gate(tmp_path), []
 
     def show(*_: Any) -> None:
         if killed or not has_episodes(jobs[0], 2):
@@ -107,6 +125,7 @@ def test_any_process_may_die(tmp_path: Path, expected: list[list[str]], of_train
         trainer, *others = our_processes()
         killed.append(trainer if of_trainer else others[0])
         os.kill(killed[0], signal.SIGKILL)
+        gate.unlink()
 
     tally = run(jobs, show=show)
     assert killed

@@ -100,12 +100,15 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
         stopped = len(told)
         time.sleep(0.3)
         assert {each["status"] for each in told[stopped:]} == {"stopped"}
+        browser.resize(390, 800)
+        until(lambda: browser.run("document.querySelector('#stop').getAttribute('aria-pressed')") == "true")
+        assert browser.run("document.documentElement.scrollWidth") <= 390
         browser.click("#stop")
         until(lambda: told[-1]["status"] == "policy")
         browser.click("#learning")
         until(lambda: server.send("/v1/state")[1]["learns"] is False)
 
-        browser.resize(390, 800)
+        until(lambda: browser.run("document.querySelector('#stop').getAttribute('aria-pressed')") == "false")
         assert browser.run("document.documentElement.scrollWidth") <= 390
         assert browser.run("document.querySelector('[data-action=\"0\"]').getBoundingClientRect().height") >= 40
         assert browser.run("window.evil") is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bdpi_robot import Refused, Robot
-from serving import Server, running
+from serving import TASK, Server, running
 from websockets.sync.client import connect
 
 from bdpi.agents.journal import Journal
@@ -35,8 +35,10 @@ def stored(server: Server) -> dict[int, list[float]]:
     return found
 
 
-def test_robots_share_a_memory_and_a_policy(tmp_path: Path) -> None:
-    with running(tmp_path) as server:
+@pytest.mark.parametrize("n_stack", [1, 3])
+def test_robots_share_a_memory_and_a_policy(n_stack: int, tmp_path: Path) -> None:
+    changes = {"hyperparameters": {**TASK["hyperparameters"], **({"n_stack": n_stack} if n_stack > 1 else {})}}
+    with running(tmp_path, **changes) as server:
         robots = [Robot(port=server.port, name=name) for name in ("left", "right")]
         threads = [threading.Thread(target=drive, args=(robot, 40)) for robot in robots]
         for thread in threads:
@@ -48,7 +50,7 @@ def test_robots_share_a_memory_and_a_policy(tmp_path: Path) -> None:
         assert [robot["name"] for robot in sorted(state["robots"], key=lambda each: each["name"])] == ["left", "right"]
     assert stored(server) == {0: [float(step) for step in range(40)], 1: [float(step) for step in range(40)]}
     assert (server.out / "agent.zip").exists()
-    with running(tmp_path) as server:  # goes on
+    with running(tmp_path, **changes) as server:  # goes on
         assert server.send("/v1/state")[1]["steps"] == 80
         assert server.send("/v1/state")[1]["policy_version"] > 0
 

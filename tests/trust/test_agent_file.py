@@ -47,6 +47,38 @@ def test_a_path_in_a_file_is_never_written(saved: Path, tmp_path: Path) -> None:
     assert BDPI.load(saved, env=Walk(), tensorboard_log="board").tensorboard_log == "board"
 
 
+def with_part(path: Path, name: str, text: str, way: int = zipfile.ZIP_STORED) -> Path:
+    """A saved agent with another part, or with a part replaced."""
+    other = path.with_name("other.zip")
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(other, "w") as new:
+        for part in archive.namelist():
+            if part != name:
+                new.writestr(part, archive.read(part))
+        new.writestr(name, text, way)
+    return other
+
+
+def test_the_summary_for_other_programs_is_never_read(saved: Path) -> None:
+    with zipfile.ZipFile(saved) as archive:
+        summary = json.loads(archive.read("data"))
+    assert (summary["class"], summary["n_critics"], summary["num_timesteps"]) == ("BDPI", quick_agent().n_critics, 20)
+    assert not [name for name in summary if name.startswith("_")]
+    observation, intact = Walk().reset()[0], BDPI.load(saved)
+    for lie in (
+        "no JSON",
+        '{"class": "PPO", "gamma": 7}',
+        '{"policy_class": {":serialized:": "gAR9lC4="}}',
+        "[" * 10**6,
+    ):
+        loaded = BDPI.load(with_part(saved, "data", lie))
+        assert (loaded.gamma, loaded.num_timesteps) == (intact.gamma, 20)
+        assert loaded.predict(observation, deterministic=True)[0] == intact.predict(observation, deterministic=True)[0]
+    with pytest.raises(ValueError, match="data is compressed"):
+        BDPI.load(with_part(saved, "data", " " * 10**6, zipfile.ZIP_DEFLATED))
+    with pytest.raises(ValueError, match="damaged"):
+        BDPI.load(with_part(saved, "policy.pth", "{}"))
+
+
 BAD = [
     ("n_threads", 2_000_000_000),
     ("n_envs", 0),

@@ -53,6 +53,8 @@ class Broken(gym.Env):
             reward = None  # type: ignore[assignment]
         if self.how == "over":
             is_over = np.zeros(2, bool)  # type: ignore[assignment]
+        if self.how == "word":
+            is_over = "no"  # type: ignore[assignment]
         if self.how == "info":
             return seen, reward, is_over, False, None
         if self.how == "far":
@@ -60,7 +62,7 @@ class Broken(gym.Env):
         return (seen, reward, is_over, {}) if self.how == "four" else (seen, reward, is_over, False, {})
 
 
-for each in ("shape", "reward", "nothing", "over", "info", "four", "far", "endless"):
+for each in ("shape", "reward", "nothing", "over", "word", "info", "four", "far", "endless"):
     gym.register(f"Broken{each}-v0", lambda how=each: Broken(how), disable_env_checker=True)
 
 
@@ -84,6 +86,7 @@ def run(how: str, path: Path, **more: Any) -> tuple[Any, list[str]]:
     [
         ("shape", r"step 15 has shape \(4,\)"),
         ("reward", r"reward of step 15"),
+        ("word", r"terminated of step 15 is 'no'"),
         ("nothing", r"reward of step 15 is None"),
         ("over", r"terminated of step 15 is an array"),
         ("info", r"info of step 15 is None"),

@@ -36,7 +36,7 @@ def test_all_that_a_checkpoint_counts_on_is_on_the_disk_before_it(
         nonlocal checked
         if Path(target).name == "config.json" and (tmp_path / "run" / "entropy.f32").exists():
             checked += 1
-            for name in ("monitor.csv", "entropy.f32", "test.csv"):
+            for name in ("monitor.csv", "entropy.f32", "test.csv", "eval.csv"):
                 path = tmp_path / "run" / name
                 if path.exists() and synced.get(path.stat().st_ino) != path.stat().st_size:
                     missing.add(name)
@@ -44,7 +44,9 @@ def test_all_that_a_checkpoint_counts_on_is_on_the_disk_before_it(
 
     monkeypatch.setattr(os, "fsync", watched_sync)
     monkeypatch.setattr(os, "replace", watched_move)
-    session = prepare(config(3, record_entropy=True, off_policy_noise=0.1), tmp_path / "run")
+    session = prepare(
+        config(3, record_entropy=True, off_policy_noise=0.1, eval_every=9, eval_episodes=1), tmp_path / "run"
+    )
     session.draws = False
     assert session.run().status == "finished"
     assert checked > 3

@@ -93,13 +93,15 @@ def test_a_module_that_a_file_names_is_imported_only_on_trust(tmp_path: Path) ->
     folder = run_of(tmp_path / "run", "bdpi")
     renamed(folder, environment="strange:CartPole-v1")
     (tmp_path / "strange.py").write_text("open('it ran', 'w').close()\n")
-    for command in (["play", "run", "--no-watch"], ["export", "run", "policy.h"], ["train", "--resume", "run"]):
+    for command in (["play", "run", "--no-watch"], ["train", "--resume", "run"]):
         done = bdpi(tmp_path, *command)
         assert done.returncode == 2
         assert "module strange" in done.stderr
         assert "--trust" in done.stderr
     (tmp_path / "mine.yaml").write_text("environments: {cart: strange:CartPole-v1}\nrows: {one: {BDPI: {}}}\n")
     assert "module strange" in bdpi(tmp_path, "study", "mine.yaml").stderr
+    assert not (tmp_path / "it ran").exists()
+    assert bdpi(tmp_path, "export", "run", "policy.h").returncode == 0  # which needs the agent's file only
     assert not (tmp_path / "it ran").exists()
     trusted = bdpi(tmp_path, "play", "run", "--no-watch", "--episodes", "1", "--trust")
     assert trusted.returncode == 0, trusted.stderr

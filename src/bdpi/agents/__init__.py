@@ -7,6 +7,7 @@ from bdpi.agents.bootstrapped_dqn import BootstrappedDQN
 from bdpi.agents.ensemble import Ensemble
 from bdpi.agents.evaluation import evaluate_policy
 from bdpi.agents.health import Finding, HealthWarning
+from bdpi.agents.logs import configure_logger
 from bdpi.agents.paper import PAPER, PAPER_AGENTS
 from bdpi.agents.population import Population
 from bdpi.agents.tabular_bdpi import TabularBDPI
@@ -33,5 +34,6 @@ __all__ = [
     "HealthWarning",
     "Population",
     "TabularBDPI",
+    "configure_logger",
     "evaluate_policy",
 ]

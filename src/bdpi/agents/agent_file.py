@@ -22,9 +22,9 @@ from bdpi.agents.environments import make_if_id
 from bdpi.agents.files import File, read_agent, read_parameters, write_agent
 from bdpi.agents.inputs import Inputs, describe_inputs, inputs_from, restore_inputs
 from bdpi.agents.normalizing import describe_normalizer, restore_normalizer
-from bdpi.agents.schema import PATHS, check
-from bdpi.agents.sizes import check_inputs, check_layers
-from bdpi.envs.factors import DEFAULT_BITS, factors_of
+from bdpi.agents.schema import PATHS, check, check_names
+from bdpi.agents.sizes import check_layers, check_networks, check_policy_names
+from bdpi.envs.factors import DEFAULT_BITS, count_choices
 
 if TYPE_CHECKING:
     from bdpi.agents.ensemble import Ensemble
@@ -122,16 +122,19 @@ def save_agent(agent: Ensemble, path: File, exclude: Iterable[str], include: Ite
             raise ValueError(
                 f"the agent is not saved, because {name} holds numbers that are not finite: learning has diverged"
             )
-    about: dict[str, Any] = {"class": type(agent).__name__, "bdpi": _version(), "parts": [*large, *parts]}
-    about |= {"normalizer": normalizer, "inputs": inputs}
-    write_agent(path, {**about, "attributes": attributes}, arrays)
+    names_of = {"class": type(agent).__name__, "bdpi": _version()}
+    about = {**names_of, "parts": [*large, *parts], "normalizer": normalizer, "inputs": inputs}
+    public = {name: value for name, value in attributes.items() if not name.startswith("_")}
+    write_agent(path, {**about, "attributes": attributes}, arrays, {**names_of, **public})
 
 
 def _is_usual(name: str, value: Any) -> bool:
     """Whether an argument for users of SB3's DQN is as if it were not given; the file is then as without it."""
     if name == "replay_buffer_class":
         return str(value.__module__).startswith("bdpi.")
-    return name in {"hindsight", *UNLESS_GIVEN} - _OF_ALL_FILES and value in (None, {})
+    if name == "n_stack":
+        return bool(value == 1)
+    return name in {"hindsight", "_frames", *UNLESS_GIVEN} - _OF_ALL_FILES and value in (None, {})
 
 
 def _inputs_of(agent: Ensemble) -> Inputs | None:
@@ -176,7 +179,12 @@ def load_agent(
     try:
         return _from_file(agent_class, document, arrays, env, device, custom_objects, force_reset, changes)
     except _UNLOADABLE as error:
-        raise ValueError(f"{path} is damaged, or of another kind of agent: {error}") from error
+        said = " ".join(str(error).split())[:200] or type(error).__name__  # PyTorch says it in many lines
+        if isinstance(error, MemoryError) or "allocate memory" in said:
+            remedy = "give load a smaller buffer_size or batch_size, or load it on a larger machine"
+            raise ValueError(f"{path} does not fit into memory: {said}; {remedy}") from error
+        remedy = "take another copy of it, or train again"
+        raise ValueError(f"{path} is damaged, or of another kind of agent: {said}; {remedy}") from error
 
 
 def load_parameters(path: File) -> dict[str, dict[str, torch.Tensor]]:
@@ -198,17 +206,21 @@ def _from_file(
     force_reset: bool,
     changes: dict[str, Any],
 ) -> AnyAgent:
+    names = declared(agent_class)
+    kept = names | {f"_{part}": dict for part in agent_class.parts}
+    check_names(document["attributes"].keys() - custom_objects.keys(), kept)  # before values are made
     data = {
         name: custom_objects[name] if name in custom_objects else _decoded(name, value, arrays)
         for name, value in document["attributes"].items()
     }
-    names = declared(agent_class)
-    given = {name: value for name, value in data.items() if name not in custom_objects}
-    check(given, names | {f"_{part}": dict for part in agent_class.parts})
-    _check_sizes(data, arrays, brings_networks=bool({"policy_class", "policy_kwargs"} & custom_objects.keys()))
+    check({name: value for name, value in data.items() if name not in custom_objects}, kept)
+    brings_networks = bool({"policy_class", "policy_kwargs"} & (custom_objects.keys() | changes.keys()))
+    _check_sizes(data, arrays, brings_networks)
     changes = {_ATTRIBUTES.get(name, name): value for name, value in changes.items()}
     data |= dict.fromkeys(PATHS[1:]) | changes  # the journal is opened last
     _check_brought_along(data)
+    if not brings_networks:
+        check_networks(data, arrays, agent_class.has_tables)
     vec_env = None
     if env is not None:
         vec_env = agent_class._wrap_env(make_if_id(env), data["verbose"])
@@ -243,7 +255,7 @@ def _from_file(
         part = getattr(agent, name)
         check(state, part.saved)
         vars(part).update({attribute: state[attribute] for attribute in part.saved})
-    parts = {part: _part_of(arrays, part) for part in document["parts"]}
+    parts = {part: _part_of(arrays, part) for part in ("policy", "learner", "replay") if part in document["parts"]}
     agent.policy.load_state_dict({name: torch.from_numpy(array) for name, array in parts["policy"].items()})
     agent.agent_learner.learner.load_state_dict(parts["learner"])
     if "replay" in parts:
@@ -256,7 +268,7 @@ def _from_file(
 
 def _decoded(name: str, value: Any, arrays: Arrays) -> Any:
     try:
-        return decode(value, arrays)
+        return decode(value, arrays, f"attributes.{name}")
     except ValueError as error:
         raise ValueError(f"the file is damaged: {name} makes no sense ({error})") from error
 
@@ -266,7 +278,7 @@ def _part_of(arrays: Arrays, part: str) -> Arrays:
 
 
 def _check_sizes(data: dict[str, Any], arrays: Arrays, brings_networks: bool) -> None:
-    """Whether the file has networks as many and as large as it says, before they are made.
+    """Whether the file has as many critics, environments and choices as it says.
 
     :param brings_networks: the user gives networks, of which the file says nothing
     :raises ValueError: if it does not
@@ -275,8 +287,8 @@ def _check_sizes(data: dict[str, Any], arrays: Arrays, brings_networks: bool) ->
     if data["n_critics"] != held:
         raise ValueError(f"the file is damaged: it says that n_critics is {data['n_critics']!r}, and holds {held}")
     if not brings_networks:
-        check_layers((data["policy_kwargs"] or {}).get("net_arch"), arrays)
-        check_inputs(data["observation_space"], arrays)
+        check_policy_names(data["policy_kwargs"] or {})
+        check_layers((data["policy_kwargs"] or {}).get("net_arch"))
     at_once = data["batch_size"] * (data["n_threads"] or 1)
     if at_once > _MOST_AT_ONCE:
         raise ValueError(f"batch_size times n_threads is {at_once}, more than {_MOST_AT_ONCE}: give load n_threads=1")
@@ -284,11 +296,12 @@ def _check_sizes(data: dict[str, Any], arrays: Arrays, brings_networks: bool) ->
     if lengths != [n_envs, n_envs]:
         raise ValueError(f"the file is damaged: it has episodes of {lengths[0]} environments instead of {n_envs}")
     times, means, keeps = (data["_draws"][name] for name in ("times", "means", "keeps"))
-    n_outputs = sum(
-        factors_of(data["action_space"], (data["policy_kwargs"] or {}).get("action_bits", DEFAULT_BITS)).sizes
-    )
+    n_outputs = count_choices(data["action_space"], (data["policy_kwargs"] or {}).get("action_bits", DEFAULT_BITS))
     if times.shape != (n_envs, n_outputs) or means.shape != (n_envs,) or len(keeps) != n_envs:
-        raise ValueError(f"the file is damaged: it has draws of {len(keeps)} environments instead of {n_envs}")
+        raise ValueError(
+            f"the file is damaged: it has draws {times.shape} of {len(keeps)} environments, and {n_envs} environments "
+            f"with {n_outputs} choices"
+        )
 
 
 def _check_brought_along(data: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from bdpi.agents.spaces import NativeInputs, is_zero_based, shift_to_zero
 from bdpi.learner import EpochMetrics, Learner, Transitions
 from bdpi.learner.functional import bind_parameters
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
+from bdpi.learner.native import NativeLearner
 from bdpi.learner.perceptron import Perceptron
 from bdpi.learner.scales import FAR, Scales, rescale_critics
 from bdpi.learner.tabular import TabularLearner, allowed
@@ -138,6 +139,12 @@ class AgentLearner:
         :param transitions: of the replay memory; changed
         """
         inputs, scales = self._inputs, self._policy.scales
+        if normalizer is None and inputs is not None and isinstance(self.learner, NativeLearner):
+            seen, following = inputs.bytes(transitions.observations), inputs.bytes(transitions.next_observations)
+            if seen is not None and following is not None:
+                transitions.observations, transitions.next_observations = seen, following
+                transitions.scales = self._all_scales(inputs)
+                return transitions, batches
         if normalizer is not None or (inputs is not None and not inputs.direct):
             transitions = gather(transitions, batches, normalizer, self._policy.decisions)
             batches = np.arange(batches.size).reshape(batches.shape)
@@ -197,12 +204,14 @@ class AgentLearner:
     # -- scales -------------------------------------------------------------------------------------------------
 
     def flat(self, observations: Observations) -> NDArray[Any] | None:
-        """All numbers of observations that are scaled, side by side; None: there are none."""
+        """All numbers of observations that are scaled, side by side, for each frame of a stack; None: none are."""
         keys = [key for key in self._policy.scaled_parts if key is not None]
         parts = [observations[key] for key in keys] if isinstance(observations, dict) else [observations]
         if not self._policy.scaled_parts:
             return None
-        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        rows = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        n_frames = sum(self._policy.scaled_parts.values()) // max(1, rows.shape[1])
+        return rows if n_frames == 1 else np.tile(rows, n_frames)
 
     def bounds(self) -> NDArray[Any] | None:
         """The lowest and the highest values of observations that are scaled, (2, n); None: there are none."""
@@ -231,10 +240,8 @@ class AgentLearner:
             elif not scales.all_known:
                 return True
             else:
-                seen = (
-                    self.flat(memory.newest_observations()) if isinstance(observations, dict) else observations[newest]
-                )
-                assert seen is not None
+                is_plain = memory.links is None and not isinstance(observations, dict)
+                seen: Any = observations[newest] if is_plain else self.flat(memory.newest_observations())  # type: ignore[index]
                 rows = seen.reshape(-1, len(scales.shift))
                 if np.maximum.reduce(np.abs((rows - scales.shift) * scales.factor), axis=None) > FAR * input_size:
                     return True

@@ -24,6 +24,7 @@ class CommonSettings(TypedDict, total=False):
     gamma: float
     learning_starts: int
     n_steps: int
+    n_stack: int
     optimize_memory_usage: bool
     train_freq: int | tuple[int, str]
     gradient_steps: int
@@ -58,6 +59,10 @@ class Settings(CommonSettings, total=False):
     :param n_steps: rewards that are added up before Q-values are asked for what follows, at most: to the end of an
         episode, or to where observations do not go on. More spread rare rewards faster, and learn from what was done
         instead of the best that could be.
+    :param n_stack: networks see so many observations of an episode, the last ones, oldest first, for tasks that a
+        single one does not show in full; the first is repeated before there are so many. The memory keeps each by
+        itself. Not for Dict observations, and for Discrete actions only. Hand ``predict`` the state that it returned,
+        with ``episode_start``, as ``evaluate_policy`` does.
     :param optimize_memory_usage: remember each observation once, which halves the memory that pictures take. Learns the
         same; not for Dict observations and demonstrations
     :param train_freq: transitions (of each environment) between learning epochs, or ``(n, "episode")``.
@@ -121,6 +126,7 @@ DEFAULTS: Settings = {
     "gamma": 0.99,
     "learning_starts": 0,
     "n_steps": 1,
+    "n_stack": 1,
     "optimize_memory_usage": False,
     "train_freq": 1,
     "gradient_steps": 1,
@@ -155,7 +161,7 @@ OF_SB3 = {"buffer_size", "batch_size", "gamma", "train_freq", "gradient_steps", 
 OF_SB3 |= {"tensorboard_log", "verbose", "seed", "device", "learning_starts", "n_steps"}
 OF_SB3 |= {"replay_buffer_class", "replay_buffer_kwargs", "optimize_memory_usage"}
 #: Arguments that are for users of SB3's DQN, and change nothing by default: files and runs say only what was given.
-UNLESS_GIVEN = {"learning_starts", "n_steps", "optimize_memory_usage", "max_grad_norm"}
+UNLESS_GIVEN = {"learning_starts", "n_steps", "n_stack", "optimize_memory_usage", "max_grad_norm"}
 UNLESS_GIVEN |= {"replay_buffer_class", "replay_buffer_kwargs"}
 _NO_TARGETS = "there are no target networks, because the two networks of each critic judge each other"
 _NO_RANDOM_ACTIONS = "no actions are random: the actor, or a critic of many, decides how much is tried out"

@@ -17,6 +17,7 @@ from bdpi.agents.files import File, refuse_pickle, with_ending
 from bdpi.agents.following import Flat, Following
 from bdpi.agents.journal import Transition
 from bdpi.agents.spaces import is_zero_based, shift_to_zero
+from bdpi.agents.stacks import Links, Stacks
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 from bdpi.learner.scales import returns_to_go
@@ -57,6 +58,7 @@ class _Transitions(_Base):
 
     :param gamma: discount factor of ordinary transitions
     :param n_steps: rewards that a transition of a batch adds up, at most
+    :param n_stack: frames in an observation of a batch; each is stored by itself
     :param optimize_memory_usage: store each observation once
     """
 
@@ -64,14 +66,22 @@ class _Transitions(_Base):
     looks_ahead = False
 
     def __init__(
-        self, *args: Any, gamma: float = 0.99, n_steps: int = 1, optimize_memory_usage: bool = False, **kwargs: Any
+        self,
+        *args: Any,
+        gamma: float = 0.99,
+        n_steps: int = 1,
+        n_stack: int = 1,
+        optimize_memory_usage: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.gamma, self.n_steps = gamma, n_steps
         #: rows whose transitions do not go on from those of the row before, (rows, n_envs); None: nothing looks ahead
         self.begins: BoolArray | None = None
-        if self.looks_ahead or n_steps > 1 or optimize_memory_usage:
+        if self.looks_ahead or n_steps > 1 or n_stack > 1 or optimize_memory_usage:
             self.begins = np.ones((self.buffer_size, self.n_envs), dtype=bool)
+        #: from each transition to the one before it; None: nothing looks back
+        self.links = Links(self.buffer_size, self.n_envs, n_stack) if n_stack > 1 else None
         if optimize_memory_usage:
             if isinstance(self.observations, dict):
                 raise ValueError("optimize_memory_usage=True is not for Dict observations")
@@ -96,12 +106,16 @@ class _Transitions(_Base):
         done: Any,
         infos: list[dict[str, Any]],
         masks: tuple[BoolArray, BoolArray] | None = None,
+        environments: Sequence[int] | None = None,
     ) -> None:
         """Store one transition of each environment.
 
         :param masks: which actions were allowed before and after it, (n_envs, n_actions) each; None: all
+        :param environments: numbers of those that they are of; None: each of its own
         """
         row = self.pos
+        if self.links is not None and self.full and row < self.buffer_size:
+            self.links.free(row, _flat(self.observations, self.buffer_size))
         for index, info in enumerate(infos):
             truncated = info.get("TimeLimit.truncated", False)
             terminated = done[index] and not truncated
@@ -123,6 +137,8 @@ class _Transitions(_Base):
             begins = self.begins[row] = self._begins(row)
             if isinstance(self.next_observations, Following):
                 self.next_observations.go_on(row - 1, begins)
+        if self.links is not None:
+            self.links.add(row, environments or range(self.n_envs), self._goes_on)
         self.pos = row + 1
         if self.pos == self.buffer_size:
             self.pos, self.full = 0, True
@@ -153,6 +169,7 @@ class _Transitions(_Base):
             np.array([step.terminated or step.truncated for step in steps]),
             infos,
             masks,
+            [step.environment for step in steps],
         )
 
     def reset(self) -> None:
@@ -160,6 +177,8 @@ class _Transitions(_Base):
         super().reset()
         if self.masks is not None and self.next_masks is not None:
             self.masks[: self.buffer_size] = self.next_masks[: self.buffer_size] = True
+        if self.links is not None:
+            self.links.reset()
         self._added, self._contents = 0, object()
 
     def __len__(self) -> int:
@@ -185,10 +204,13 @@ class _Transitions(_Base):
             self._set_array(name, np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)]))
         if self.begins is not None:
             self.begins = np.concatenate([self.begins, np.ones((rows, self.n_envs), dtype=bool)])
-        padded = [steps[min(index, len(steps) - 1)] for index in range(rows * self.n_envs)]
+        places = np.arange(rows * self.n_envs).reshape(rows, self.n_envs)
+        if self.links is not None:  # those of an environment one below the other, so that they can be linked
+            places = places.reshape(self.n_envs, rows).T
+            steps = sorted(steps, key=lambda step: step.environment)
         for row in range(rows):
             self.pos = first + row
-            self.add_steps(padded[row * self.n_envs : (row + 1) * self.n_envs])
+            self.add_steps([steps[min(place, len(steps) - 1)] for place in places[row].tolist()])
         self.pos, self.full, self._added, self._contents = pos, full, added, object()
         self.n_demonstrations += rows * self.n_envs
 
@@ -268,6 +290,12 @@ class _Transitions(_Base):
             begins |= (now[row] != then[before]).reshape(self.n_envs, -1).any(axis=1)
         return begins
 
+    def _goes_on(self, before: int, after: int) -> bool:
+        """Whether a transition goes on where another one ended; counted as in :meth:`transitions`."""
+        row, env = divmod(before, self.n_envs)
+        seen, left = self.observations[divmod(after, self.n_envs)], self.next_observations[row][env]
+        return not self.dones[row, env] and np.array_equal(seen, left)
+
     def returns_to_go(self) -> NDArray[np.float64]:
         """The return from each transition held to the end of its episode, or to the last one of it that is held."""
         order = np.roll(np.arange(self.size()), -self.pos if self.full else 0)  # oldest first
@@ -307,6 +335,8 @@ class _Transitions(_Base):
             else each[:rows].reshape(-1, *each.shape[2:])
             for each in (self.observations, self.next_observations)
         )
+        if self.links is not None:
+            seen, following = Stacks(self.links, seen), Stacks(self.links, seen, following)  # type: ignore
         return Transitions(
             seen,
             self.actions[:rows].reshape(-1),
@@ -326,6 +356,8 @@ class _Transitions(_Base):
         whole, _, key = name.partition(".")
         if key:
             getattr(self, whole)[key] = array
+        elif name == "back" and self.links is not None:
+            self.links.back = array
         elif isinstance(getattr(self, whole), Following):
             following = self.next_observations = Following(self.observations)  # type: ignore[assignment]
             for row, values in enumerate(array):
@@ -343,6 +375,8 @@ class _Transitions(_Base):
                 named[name] = stored
         if self.masks is not None and self.next_masks is not None:
             named |= {"masks": self.masks, "next_masks": self.next_masks}
+        if self.links is not None:
+            named["back"] = self.links.back
         return named
 
     def save_npz(self, path: File) -> None:
@@ -389,7 +423,8 @@ class _Transitions(_Base):
         shown = {}
         if self.n_demonstrations:
             shown = {f"shown.{name}": array[self.buffer_size :] for name, array in self._arrays().items()}
-        return {**held, **shown, "position": np.array([self.pos, int(self.full)])}
+        apart = {} if self.links is None else self.links.kept_apart()
+        return {**held, **shown, **apart, "position": np.array([self.pos, int(self.full)])}
 
     def take_over(self, loaded: dict[str, NDArray[Any]], where: str) -> None:
         """Replace the transitions by others, of a buffer of the same size and spaces.
@@ -400,6 +435,7 @@ class _Transitions(_Base):
         """
         loaded = dict(loaded)
         position = loaded.pop("position", np.zeros(0))
+        apart = {name: loaded.pop(name) for name in list(loaded) if name in ("apart", "apart_at")}
         shown = {name.removeprefix("shown."): loaded.pop(name) for name in list(loaded) if name.startswith("shown.")}
         own = self._arrays()
         if "masks" in loaded and "masks" not in own:
@@ -436,6 +472,10 @@ class _Transitions(_Base):
                 if array.dtype.kind == "f" and not np.isfinite(found).all():
                     raise ValueError(f"{where} is damaged: {whose}{name} holds numbers that are not finite")
                 self._check_range(whose, name, found, where)
+        if self.links is not None:
+            for given, is_full, kept in ((loaded, bool(full), apart), (shown, False, {})):
+                if given:
+                    self.links.check(given["back"], is_full, kept, self.observations[0, 0], where)
         taken = {}
         for name, array in own.items():  # zeros, which take no memory before they are overwritten
             n_shown = len(shown[name]) if shown else 0
@@ -448,8 +488,12 @@ class _Transitions(_Base):
         self.n_demonstrations = len(shown["actions"]) * self.n_envs if shown else 0
         self.pos, self.full = pos, bool(full)
         self._added, self._contents = (pos + full * self.buffer_size) * self.n_envs, object()
+        if self.links is not None:
+            self.links.restore(rows, pos, apart)
         if self.begins is not None:
-            self.begins = np.stack([self._begins(row) for row in range(len(self.actions))])
+            self.begins = np.ones((len(self.actions), self.n_envs), dtype=bool)
+            for row in (*range(rows), *range(self.buffer_size, len(self.actions))):  # those that are held
+                self.begins[row] = self._begins(row)
             if full:
                 self.begins[pos] = True  # the oldest
             if isinstance(self.next_observations, Following):

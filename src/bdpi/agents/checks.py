@@ -29,6 +29,18 @@ if TYPE_CHECKING:
     from bdpi.agents.ensemble import Ensemble
 
 
+#: What more of would only be a mistake, or an attack on the machine's memory.
+LARGEST = {
+    "n_critics": 10**4,
+    "critics_per_step": 10**4,
+    "batch_size": 10**5,  # learners have room for one batch from the beginning
+    "buffer_size": 5 * 10**7,  # where n_stack looks back, nine bytes each from the beginning
+    "n_steps": 10**6,
+    "n_stack": 10**4,
+    "n_threads": 1024,
+}
+
+
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> None:
     """``value`` is a whole number in [low, high]."""
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
@@ -69,9 +81,13 @@ def check_settings(agent: Ensemble) -> None:
         check_learning_rate("actor_learning_rate", agent.actor_learning_rate)
     for name in ("buffer_size", "batch_size", "n_critics", "critic_iterations", "fit_steps", "n_threads"):
         if (value := getattr(agent, name)) is not None:
-            check_integer(name, value, 1)
+            check_integer(name, value, 1, LARGEST.get(name))
     check_integer("learning_starts", agent.learning_starts, 0)
-    check_integer("n_steps", agent.n_steps, 1)
+    check_integer("n_steps", agent.n_steps, 1, LARGEST["n_steps"])
+    check_integer("n_stack", agent.n_stack, 1, LARGEST["n_stack"])
+    if agent.n_stack > 1 and not isinstance(agent.action_space, spaces.Discrete):
+        remedy = "stack frames in the environment, VecFrameStack(env, n_stack)"
+        raise ValueError(f"n_stack={agent.n_stack} is for Discrete actions, not {agent.action_space}: {remedy}")
     if agent.max_grad_norm is not None:
         check_number("max_grad_norm", agent.max_grad_norm, 0)
     check_number("gamma", agent.gamma, 0, 1, low_included=True)
@@ -137,6 +153,11 @@ def check_environment(env: Any) -> None:
     """Something with spaces that can be learned from."""
     if not hasattr(env, "action_space") or not hasattr(env, "observation_space"):
         raise ValueError(f"env must be a Gymnasium environment, a VecEnv or the id of an environment, got {env!r}")
+    if not isinstance(env, VecEnv) and getattr(env, "num_envs", None) is not None:  # gym.make_vec's, EnvPool's
+        raise ValueError(
+            f"env is {type(env).__name__}, many environments as Gymnasium or EnvPool steps them: agents take those of "
+            'Stable-Baselines3, stable_baselines3.common.env_util.make_vec_env("CartPole-v1", n_envs=4)'
+        )
     factors_of(env.action_space)
     check_observation_space(env.observation_space)
 
@@ -169,14 +190,20 @@ def check_policy(policy: Any, names: dict[str, Any], base: type, env: Any) -> No
 
 def check_observation_space(space: spaces.Space[Any]) -> None:
     """The kinds of observations that the policies can take."""
-    for key in space.spaces if isinstance(space, spaces.Dict) else ():
+    named = space.spaces if isinstance(space, spaces.Dict) else {}
+    for key in named:
         if "." in key or not key:
             raise ValueError(
                 f"the key {key!r} of the observations cannot be used, because networks and files have names with dots "
                 "between their parts: give it another name, without dots"
             )
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
-    for part in parts:
+    texts = [key for key, part in named.items() if part.dtype is not None and part.dtype.kind == "U"]
+    if texts:
+        raise ValueError(
+            f"the observation {texts[0]!r} is text, which no network here reads: leave it out with "
+            f"gymnasium.wrappers.FilterObservation(env, {[key for key in named if key not in texts]})"
+        )
+    for part in named.values() or [space]:
         if not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             raise ValueError(
                 f"observation space {part} is not supported. Use Box, Discrete, MultiDiscrete, MultiBinary, or a Dict "

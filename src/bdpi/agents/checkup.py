@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from stable_baselines3.common.type_aliases import TrainFreq
 
 from bdpi.agents import health
 from bdpi.agents.actions import mask_probabilities
@@ -38,6 +39,26 @@ _LATEST = 1000
 _MOST_NUMBERS = 2_000_000
 
 
+#: Seconds of an epoch from which on an agent on a CPU says what learning will cost.
+SLOW = 1.0
+
+
+def say_cost(agent: Ensemble, seconds: float) -> None:
+    """Warn after the first epoch on a CPU, if epochs take long: how long, and what to do."""
+    if seconds < SLOW or agent.device.type != "cpu" or agent.agent_learner.learner.name not in ("native", "torch"):
+        return
+    frequency, expected = agent.train_freq, ""
+    if isinstance(frequency, TrainFreq) and frequency.unit.value == "step":
+        epochs = agent.decisions.n * (1.0 if agent.gradient_steps < 0 else agent.gradient_steps / frequency.frequency)
+        expected = f": expect {seconds * epochs:.2g} s per step"
+    remedies = f"fewer critics (n_critics={agent.n_critics}), a larger train_freq, a smaller network"
+    if agent.policy.default_fit_steps == 1:
+        remedies += ', smaller pictures, precision="bfloat16", a GPU'
+    warnings.warn(
+        f"a learning epoch takes {seconds:.2g} s{expected}. Faster: {remedies}.", RuntimeWarning, stacklevel=2
+    )
+
+
 class Checkup:
     """When an agent looks at itself, what it found, and what of that was said already."""
 
@@ -48,6 +69,8 @@ class Checkup:
         self.has_news = False
         #: numbers of epochs at which there is no need for another look
         self.seen_epochs = range(LOOK_EVERY)
+        #: epochs when Q-values were last compared with returns for the log
+        self.valued_at = 0
         self._said: set[str] = set()
         self._saw_endless = False
         #: steps that an episode may have
@@ -103,7 +126,8 @@ def look(agent: Ensemble) -> list[Finding]:
     n = len(buffer)  # demonstrations lie behind
     rewards, discounts = own.rewards[:n], own.discounts[:n]
     inner = (discounts == 1) & (rewards == 0) if agent.gamma < 1 else np.zeros(n, bool)
-    findings += health.observation_findings(_seen(own.observations, n), agent.decisions.observation_space, record.count)
+    frames = getattr(own.observations, "frames", own.observations)  # of a stack, one says what there is to say
+    findings += health.observation_findings(_seen(frames, n), agent.decisions.observation_space, record.count)
     findings += health.reward_findings(rewards[~inner], record.differ)
     findings += _scale_findings(agent)
     # Before the first rewards, actor and critics are as random as they began, and rare ones spread slowly.
@@ -127,12 +151,13 @@ def _scale_findings(agent: Ensemble) -> list[Finding]:
     if agent._vec_normalize_env is not None or not agent.agent_learner.learns_in_units:
         return []
     flat = agent.agent_learner.flat(_seen(agent.replay_buffer.next_observations_held(), len(agent.replay_buffer)))
-    factor = agent.policy.scales.factor.astype(np.float64)
+    n_scaled = len(agent.policy.scales.factor) // agent.n_stack
+    factor = agent.policy.scales.factor[:n_scaled].astype(np.float64)
     size = agent.observation_size
     reach = None if size is None else np.where(factor > 0, size / np.where(factor > 0, factor, 1), 0)
     size = size_of(agent.replay_buffer.returns_to_go()) if agent.return_size is None else None
     rows = len(agent.replay_buffer)
-    return health.scale_findings(np.zeros((rows, 0)) if flat is None else flat, reach, size)
+    return health.scale_findings(np.zeros((rows, 0)) if flat is None else flat[:, :n_scaled], reach, size)
 
 
 def values_and_returns(agent: Ensemble) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from bdpi.agents import checks
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
 from bdpi.agents.decisions import Decisions
+from bdpi.agents.frames import Frames
 from bdpi.agents.health import N_FIRST, N_RECENT, Returns
 from bdpi.agents.journal import Journal, Transition
 from bdpi.agents.masks import MaskSource, reset_infos
@@ -43,6 +44,7 @@ class Collector:
     :param action_space: of the environments
     :param n_envs: how many environments are stepped together
     :param decisions: that agents make instead of these actions, and remember; None: as the spaces have it
+    :param frames: that are acted on, and told of every step; None: agents act on one observation
     """
 
     #: what a saved agent holds of it
@@ -55,8 +57,10 @@ class Collector:
         action_space: spaces.Space[Any],
         n_envs: int,
         decisions: Decisions | None = None,
+        frames: Frames | None = None,
     ) -> None:
         self.decisions = decisions or Decisions(observation_space, action_space)
+        self.frames = frames
         self.memory, self.observation_space, self.action_space = memory, observation_space, action_space
         self.n_envs, self.n_actions = n_envs, sum(mask_sizes(action_space))
         #: whether environments have excluded actions
@@ -200,8 +204,9 @@ class Collector:
     ) -> int:
         """Keep one transition of each environment. Returns the number of the last one in the journal."""
         journaled, is_plain = self.journaled, self.decisions.is_plain
+        by_transition = not is_plain or self.frames is not None
         self.has_seen_masks |= masks is not None
-        if self.journal is not None or not is_plain:
+        if self.journal is not None or by_transition:
             transitions = []
             for index, info in enumerate(infos):
                 truncated = bool(info.get("TimeLimit.truncated", False))
@@ -219,7 +224,7 @@ class Collector:
                         environment=index,
                     )
                 )
-            if not is_plain:
+            if by_transition:
                 return self._keep(transitions)
             assert self.journal is not None
             journaled = self.journal.append(*transitions)
@@ -318,6 +323,8 @@ class Collector:
         rows = list(zip(*map(self.decisions.transitions, steps), strict=True))
         in_order = [transition for row in rows for transition in row]
         journaled = self.journaled if self.journal is None else self.journal.append(*in_order)
+        if self.frames is not None:
+            self.frames.add(in_order)
         if self.defer is None:
             self._add_to_memory(in_order)
         else:
@@ -366,13 +373,15 @@ class Collector:
         if take_in:
             # Statistics that a new agent finds are the user's, who knows what they are of.
             if normalizer is not None and (steps > 0 or is_fresh(normalizer)):
-                for step in journal.steps(after=self.journaled):
+                for step in self._whole_steps(journal, self.journaled):
                     if self.decisions.ends_step(step):
                         update_normalizer(normalizer, self.decisions.as_observed(step))
             after = self.journaled
             if len(self.memory) == 0:
                 after = max(0, journal.last - self.memory.buffer_size * self.n_envs)
-            self._add_to_memory(journal.steps(after=after))
+            self._add_to_memory(self._whole_steps(journal, after))
+            if self.frames is not None:
+                self.frames.add(journal.steps(after=after))
             new = (journal.last - self.journaled) // self.decisions.n
         self.journaled = journal.last
         return new
@@ -384,12 +393,17 @@ class Collector:
         last = self.journal.last
         if last == self.journaled:
             return 0, last
-        steps = list(self.journal.steps(after=self.journaled))
+        steps = list(self._whole_steps(self.journal, self.journaled))
+        if self.frames is not None:
+            self.frames.add(steps)
         if self.defer is None:
             self._add_to_memory(steps)
         else:
             self.defer(lambda: self._add_to_memory(steps))
         return len(steps) // self.decisions.n, last
+
+    def _whole_steps(self, journal: Journal, after: int) -> Iterator[Transition]:
+        return self.decisions.complete(journal.steps(after=after), journal.path)
 
     def _add_to_memory(self, steps: Iterable[Transition]) -> None:
         """Take transitions into the replay memory, which has a row for all environments at a time."""
@@ -425,6 +439,8 @@ class EpisodeRecord:
         self.sums, self.steps = [0.0] * n_envs, [0] * n_envs
         #: return of the episode that ended last in each environment
         self.last = [0.0] * n_envs
+        #: and its steps
+        self.lengths = [0] * n_envs
         #: of the episodes that have ended
         self.count = 0
         self.first: list[float] = []
@@ -437,7 +453,7 @@ class EpisodeRecord:
             self.sums[index] += float(rewards[index])
             self.steps[index] += info.get("discount") != 1.0  # the inner decisions of a continuous action take no time
             if dones[index]:
-                self.last[index] = self.sums[index]
+                self.last[index], self.lengths[index] = self.sums[index], self.steps[index]
                 self._end(self.sums[index])
                 self.begin(index)
 

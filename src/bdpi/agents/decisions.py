@@ -7,8 +7,9 @@ their reward is 0 and their discount 1, so that returns, and what is best, are t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bdpi.agents.journal import Transition
+from bdpi.agents.frames import normalized
+from bdpi.agents.journal import JournalError, Transition
 from bdpi.envs.factors import DEFAULT_BITS, factors_of
 from bdpi.envs.wrappers.decisions import flat_space, flattened
 from bdpi.learner.interface import BoolArray, IntArray
@@ -26,6 +28,24 @@ KEY = "decided"
 _TITLE = "an agent that decides on one part of an action after the other"
 #: Chooses an output of the networks for each observation, given which ones are allowed.
 Choose = Callable[[Any, BoolArray | None], IntArray]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Decisions as sums over the choices that are made, for programs that know nothing of spaces.
+
+    :param bounds: where the outputs of networks for each decision begin and end
+    :param seen: what networks see of no choice at each decision, (decisions, numbers)
+    :param seen_by: what each output adds to that, once it is chosen, (outputs, numbers)
+    :param action: the flat action of no choice
+    :param action_by: what each output adds to it, (outputs, numbers)
+    """
+
+    bounds: IntArray
+    seen: NDArray[np.float64]
+    seen_by: NDArray[np.float64]
+    action: NDArray[np.float64]
+    action_by: NDArray[np.float64]
 
 
 class Decisions:
@@ -121,6 +141,19 @@ class Decisions:
             return {**rows, KEY: decided} if self._n_seen else rows
         return np.concatenate([rows, decided], axis=1)
 
+    def sums(self) -> Sums:
+        """How actions come of choices; what is seen of a decision is a sum, too."""
+        none = np.zeros((1, self.n), np.int64)
+        before = [self._factors.seen(none[:, :number])[0] for number in range(self.n + 1)]
+        added = []
+        for number, size in enumerate(self._factors.sizes):
+            for choice in range(size):
+                made = none[:, : number + 1].copy()
+                made[0, number] = choice
+                added.append(self._factors.seen(made)[0] - before[number + 1])
+        seen, seen_by = (np.array(rows)[:, : self._n_seen] for rows in (before[:-1], added))
+        return Sums(self._bounds, seen, seen_by, *self._factors.numbers())
+
     # -- remembering --------------------------------------------------------------------------------------------
 
     def transitions(self, step: Transition) -> list[Transition]:
@@ -149,6 +182,23 @@ class Decisions:
         allowed: BoolArray = self.allowed(None if mask is None else np.asarray(mask)[None], number, 1)[0]
         return allowed
 
+    def complete(self, steps: Iterable[Transition], path: Path) -> Iterator[Transition]:
+        """What a journal holds, as long as it holds whole steps.
+
+        :param path: of the journal
+        :raises JournalError: at a transition that does not belong where it is
+        """
+        due: dict[int, int] = {}
+        for step in steps:
+            number = int(np.searchsorted(self._bounds, step.action - self.first_action, side="right")) - 1
+            takes_time = step.reward != 0 or step.terminated or step.truncated or step.discount != 1
+            if number != due.get(step.environment, number) or (number < self.n - 1 and takes_time):
+                raise JournalError(f"{path} is damaged: one of its steps has other decisions than an agent makes")
+            due[step.environment] = (number + 1) % self.n
+            yield step
+        if any(due.values()):
+            raise JournalError(f"{path} is damaged: its last step has not got all of its decisions")
+
     def ends_step(self, step: Transition) -> bool:
         """Whether a transition that is remembered is of the last decision on an action."""
         return self.is_plain or step.action >= self._bounds[-2]
@@ -168,7 +218,7 @@ class Decisions:
     def normalized(self, seen: Any, normalizer: VecNormalize) -> Any:
         """Observations that are remembered as networks see them behind ``VecNormalize``."""
         if self.is_plain or not normalizer.norm_obs:
-            return normalizer.normalize_obs(seen)
+            return normalized(seen, normalizer)
         own = normalizer.normalize_obs(self.own(seen))
         if isinstance(own, dict):
             return self._joined(own, seen.get(KEY))

@@ -41,14 +41,15 @@ def _short(bounds: NDArray[Any]) -> Any:
     return values[0] if all_same else values
 
 
-def space_of(description: Any) -> spaces.Space[Any]:
+def space_of(description: Any, most: int = _MOST_NUMBERS) -> spaces.Space[Any]:
     """What :func:`describe` was given.
 
+    :param most: numbers in an observation
     :raises ValueError: when it is not such a description
     """
     try:
-        if _count(description) > _MOST_NUMBERS:
-            raise ValueError(f"an observation of more than {_MOST_NUMBERS} numbers is too large")
+        if _count(description) > min(most, _MOST_NUMBERS):
+            raise ValueError(f"an observation of more than {min(most, _MOST_NUMBERS)} numbers is too large")
         return _space_of(description)
     except (KeyError, TypeError, AttributeError, OverflowError, AssertionError, RecursionError) as error:
         raise ValueError(f"not the description of a space: {str(description)[:200]}") from error
@@ -78,7 +79,7 @@ def _space_of(description: dict[str, Any]) -> spaces.Space[Any]:
         return spaces.MultiBinary(shape[0] if len(shape) == 1 else list(shape))
     if kind == "Box":
         dtype = np.dtype(str(description["dtype"]))
-        if dtype.kind not in "biuf":
+        if dtype.kind not in "biuf" or dtype.itemsize > 8:
             raise ValueError(f"a Box of {dtype} is not supported")
         low, high = (_bounds(description[name], shape, dtype) for name in ("low", "high"))
         return spaces.Box(low, high, shape, dtype.type)

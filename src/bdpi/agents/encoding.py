@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import deque
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ Arrays = dict[str, NDArray[Any]]
 
 _BIT_GENERATORS = {"PCG64": np.random.PCG64, "PCG64DXSM": np.random.PCG64DXSM, "MT19937": np.random.MT19937}
 _LONGEST = 1_000_000  # items of a list
+_SMALL_SPACE = 4_000_000  # numbers in an observation that the arrays of a file need not account for
+#: Attributes that are spaces. No other value can be one: each takes its bounds in memory, which a file need not hold.
+_SPACES = ("attributes.observation_space", "attributes.action_space")
 
 
 class Foreign:
@@ -36,12 +40,14 @@ class Foreign:
         self.what = what
 
 
+@cache
 def known_classes() -> dict[str, type]:
-    """Classes that files may name: PyTorch's layers and optimisers, SB3's feature extractors, our policies."""
-    from bdpi.agents import policies
+    """Classes that files may name: PyTorch's layers and optimisers, feature extractors, and our policies."""
+    from bdpi.agents import extractors, policies
 
     found: dict[str, type] = {}
-    for module, base in ((nn, nn.Module), (sb3_layers, nn.Module), (policies, nn.Module), (optim, optim.Optimizer)):
+    modules = [(module, nn.Module) for module in (nn, sb3_layers, policies, extractors)]
+    for module, base in [*modules, (optim, optim.Optimizer)]:
         for name, value in vars(module).items():
             if inspect.isclass(value) and issubclass(value, base):
                 found[f"{module.__name__}.{name}"] = value
@@ -80,9 +86,9 @@ def encode(value: Any, arrays: Arrays, name: str) -> Any:
 
 
 def _encode_object(value: Any, arrays: Arrays, name: str) -> Any:
-    if isinstance(value, np.random.Generator):
+    if isinstance(value, np.random.Generator) and name.count(".") < 2:  # an attribute itself
         return {"is": "generator", "state": encode(value.bit_generator.state, arrays, name)}
-    if isinstance(value, spaces.Space):
+    if isinstance(value, spaces.Space) and name in _SPACES:
         return {"is": "space", "space": describe(value)}
     if isinstance(value, FloatSchedule):
         return encode(value.value_schedule, arrays, name)
@@ -98,12 +104,18 @@ def _encode_object(value: Any, arrays: Arrays, name: str) -> Any:
     return {"is": "foreign", "what": what[:200]}
 
 
-def decode(value: Any, arrays: Arrays) -> Any:
+def decode(value: Any, arrays: Arrays, name: str = "") -> Any:
     """What :func:`encode` was given; what a file cannot hold becomes :class:`Foreign`.
 
+    :param name: of the value, as :func:`encode` had it
     :raises ValueError: when it makes no sense
     """
     try:
+        if isinstance(value, dict) and value.get("is") == "space" and name in _SPACES:
+            held = sum(array.nbytes for array in arrays.values()) // 4  # networks have a weight for each number
+            return space_of(value["space"], max(held, _SMALL_SPACE))
+        if isinstance(value, dict) and value.get("is") == "generator":  # no part of another value: each takes 0.1 ms
+            return _generator(value, arrays)
         return _decode(value, arrays)
     except (KeyError, TypeError, AttributeError, OverflowError, IndexError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
@@ -160,8 +172,6 @@ _DECODERS: dict[str, Any] = {
     "deque": _deque,
     "dict": lambda value, arrays: {key: item for key, item in _decode(value["items"], arrays)},  # noqa: C416
     "train_freq": lambda value, _: TrainFreq(int(value["frequency"]), TrainFrequencyUnit(value["unit"])),
-    "generator": _generator,
-    "space": lambda value, _: space_of(value["space"]),
     "linear": lambda value, _: LinearSchedule(float(value["start"]), float(value["end"]), float(value["fraction"])),
     "class": _class,
     "foreign": lambda value, _: Foreign(str(value["what"])),

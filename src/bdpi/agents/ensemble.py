@@ -16,6 +16,7 @@ import os
 import pathlib
 import time
 import warnings
+from collections import deque
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -23,20 +24,25 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import is_wrapped, unwrap_wrapper
-from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, Schedule, TrainFreq
-from stable_baselines3.common.utils import FloatSchedule, get_system_info, should_collect_more_steps
+from stable_baselines3.common.utils import (
+    FloatSchedule,
+    configure_logger,
+    get_system_info,
+    should_collect_more_steps,
+)
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her import HerReplayBuffer
 
-from bdpi.agents import checks
+from bdpi.agents import checks, hub
 from bdpi.agents.actions import Actions
 from bdpi.agents.agent_file import check_arguments, load_agent, load_parameters, save_agent
 from bdpi.agents.agent_learner import DIAGNOSTICS_EVERY, AgentLearner
@@ -44,7 +50,7 @@ from bdpi.agents.arguments import OF_SB3, Settings, common_arguments, complete, 
 from bdpi.agents.autosave import Autosave
 from bdpi.agents.background import Background, Idle
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer, stacked
-from bdpi.agents.checkup import WORTH_ANOTHER, Checkup, look
+from bdpi.agents.checkup import WORTH_ANOTHER, Checkup, look, say_cost
 from bdpi.agents.collector import ORIGINAL, Collector, EpisodeRecord
 from bdpi.agents.copies import restore, state_of
 from bdpi.agents.decisions import Decisions
@@ -53,11 +59,13 @@ from bdpi.agents.draws import Draws
 from bdpi.agents.encoding import Arrays
 from bdpi.agents.environments import make_if_id
 from bdpi.agents.files import File
+from bdpi.agents.frames import Frames, normalized, stacked_space
 from bdpi.agents.health import Finding
 from bdpi.agents.hindsight import HindsightBuffer, hindsight_settings
 from bdpi.agents.inputs import Inputs
 from bdpi.agents.journal import Journal, Transition
 from bdpi.agents.learners import network_learner
+from bdpi.agents.logs import LenientLogger, record_state
 from bdpi.agents.masks import MaskSource, reset_infos
 from bdpi.agents.metrics import diagnostics
 from bdpi.agents.normalizing import update_normalizer
@@ -102,6 +110,8 @@ class Ensemble(OffPolicyAlgorithm):
         "CnnPolicy": CnnPolicy,
         "MultiInputPolicy": MultiInputPolicy,
     }
+    #: it learns in tables, one number for each state and action, instead of networks
+    has_tables: ClassVar[bool] = False
     #: attributes that are parts of the agent; what is saved of them is declared there
     parts: ClassVar[tuple[str, ...]] = ("actions", "collector", "draws", "episodes", "scale_estimator")
     #: what is saved beside the constructor's arguments, with its type; ``object``: any
@@ -117,7 +127,7 @@ class Ensemble(OffPolicyAlgorithm):
         # of this class
         **dict.fromkeys(("_generator", "_predict_generator"), np.random.Generator),
         **dict.fromkeys(("_epochs_due", "demonstration_share"), float),
-        "hindsight": dict,
+        **dict.fromkeys(("hindsight", "_frames"), dict),
         "agent_class": str,
         "_begun": bool,
         "_learned_with_masks": bool,
@@ -126,6 +136,7 @@ class Ensemble(OffPolicyAlgorithm):
     }
     # the constructor's arguments, see Settings
     n_critics: int
+    n_stack: int
     critics_per_step: int | None
     critic_iterations: int
     fit_steps: int | None
@@ -149,6 +160,8 @@ class Ensemble(OffPolicyAlgorithm):
     actions: Actions
     draws: Draws
     collector: Collector
+    #: that actions are chosen by, where there are several
+    frames: Frames | None
     #: returns of the first and the last episodes
     episodes: EpisodeRecord
     scale_estimator: ScaleEstimator
@@ -208,12 +221,16 @@ class Ensemble(OffPolicyAlgorithm):
         self._epochs_due = 0.0
         #: steps and episodes since the agent learned last; not zero after a callback stopped training
         self._collected = (0, 0)
+        #: see :class:`~bdpi.agents.frames.Frames`
+        self._frames: dict[int, NDArray[Any]] = {}
         #: whether act has begun an episode
         self._begun = False
-        self._learned_with_masks = self._warned_of_masks = False
+        self._learned_with_masks = self._warned_of_masks = self._said_cost = False
         #: entropy and the like, as they were last computed
         self._diagnostics: dict[str, float] = {}
         self._autosave, self._checkup = Autosave(), Checkup()
+        #: of the step API that are not logged yet
+        self._ended: deque[dict[str, float]] = deque()
         if given["_init_setup_model"]:
             checks.check_capacity(self)
             checks.check_learning_rate("learning_rate", self.learning_rate)
@@ -259,9 +276,11 @@ class Ensemble(OffPolicyAlgorithm):
         if self.replay_buffer is None:
             self.replay_buffer = self._make_memory()
         n_steps, self.n_steps = self.n_steps, 1  # SB3 warns of n_steps where the memory is not its own
-        super()._setup_model()
-        self.n_steps = n_steps
-        given = self.observation_space, self.action_space, self.n_envs, self.decisions
+        space, self.observation_space = self.observation_space, stacked_space(self.observation_space, self.n_stack)
+        super()._setup_model()  # the policy sees stacks of frames, as behind a wrapper
+        self.n_steps, self.observation_space = n_steps, space
+        self.frames = None if self.n_stack == 1 else Frames(space, self.n_stack, self._frames)
+        given = self.observation_space, self.action_space, self.n_envs, self.decisions, self.frames
         self.collector = Collector(self.replay_buffer, *given)
         self.episodes, self.scale_estimator = EpisodeRecord(self.n_envs), ScaleEstimator()
         normalizer = self._vec_normalize_env
@@ -316,7 +335,7 @@ class Ensemble(OffPolicyAlgorithm):
         return memory
 
     def _memory_arguments(self) -> dict[str, Any]:
-        own = {"gamma": self.gamma, "n_steps": self.n_steps * self.decisions.n}
+        own = {"gamma": self.gamma, "n_steps": self.n_steps * self.decisions.n, "n_stack": self.n_stack}
         return {**self.replay_buffer_kwargs, **own, **(self.hindsight or {})}
 
     def critic_rule(self) -> CriticRule:
@@ -437,6 +456,8 @@ class Ensemble(OffPolicyAlgorithm):
             with self._background.observing:
                 self._catch_up()
         total_timesteps, callback = super()._setup_learn(*args, **kwargs)
+        if not self._custom_logger:
+            self._logger = LenientLogger(self._logger.dir, self._logger.output_formats)
         assert self.env is not None
         self.collector.ask = MaskSource(self.env, self.action_space)
         if self.num_timesteps == 0 or not continues:  # the environments were reset
@@ -474,7 +495,9 @@ class Ensemble(OffPolicyAlgorithm):
         num_collected_steps, num_collected_episodes = self._collected  # callbacks know them by these names
         while should_collect_more_steps(train_freq, num_collected_steps, num_collected_episodes):
             with self._background.acting:
-                actions = self.actions.take(self.agent_learner, self._last_obs, collector.masks, self._generator)
+                shown = self._last_obs if self._vec_normalize_env is None else self._last_original_obs
+                seen = self._last_obs if self.frames is None else self.seen(shown, range(self.n_envs))
+                actions = self.actions.take(self.agent_learner, seen, collector.masks, self._generator)
             try:
                 new_obs, rewards, dones, infos = env.step(actions)
                 begun, n_ended = reset_infos(env), sum(dones.tolist())
@@ -506,6 +529,14 @@ class Ensemble(OffPolicyAlgorithm):
         self._collected = (0, 0)
         callback.on_rollout_end()
         return RolloutReturn(num_collected_steps * env.num_envs, num_collected_episodes, True)
+
+    def seen(self, observations: Any, environments: Iterable[int]) -> Any:
+        """Observations as networks see them: with the frames before them, and normalised.
+
+        :param observations: as the environments, or robots, of these numbers show them
+        """
+        stacks = observations if self.frames is None else self.frames.stacks(observations, environments)
+        return stacks if self._vec_normalize_env is None else normalized(stacks, self._vec_normalize_env)
 
     def _store_step(
         self, actions: Any, new_obs: Any, rewards: FloatArray, dones: Any, infos: list[dict[str, Any]], ended: int
@@ -610,6 +641,9 @@ class Ensemble(OffPolicyAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         if epochs:
             self.logger.record("train/milliseconds_per_epoch", 1000 * elapsed / epochs)
+            if not self._said_cost:
+                self._said_cost = True
+                say_cost(self, elapsed / epochs)
         if self._n_updates not in self._checkup.seen_epochs:
             self._checkup.look_if_due(self)
 
@@ -675,9 +709,9 @@ class Ensemble(OffPolicyAlgorithm):
         """Actions for observations; never changes training.
 
         :param observation: one observation, or a batch of them
-        :param state: for agents without an actor that draw: which critics are followed, from the last call; None: draw
-            some
-        :param episode_start: for these agents: where an episode has begun since, another critic is drawn
+        :param state: what the last call returned; None: episodes begin. With ``n_stack``, it holds the frames before;
+            for agents without an actor that draw, which critics are followed
+        :param episode_start: where an episode has begun since: frames before are forgotten, and another critic is drawn
         :param deterministic: the most probable action, or the one that most critics prefer, instead of a drawn one
         :param action_masks: which actions are allowed, (n_actions,) or (n, n_actions)
         """
@@ -690,10 +724,15 @@ class Ensemble(OffPolicyAlgorithm):
                 RuntimeWarning,
                 stacklevel=2,
             )
+        frames = None
+        if self.frames is not None:
+            observation, frames = self.frames.follow(observation, state, episode_start)
+            state = None if state is None else state[1:] or None
         with self._background.acting:
-            return self.actions.predict(
+            actions, state = self.actions.predict(
                 self.agent_learner, observation, state, episode_start, deterministic, action_masks
             )
+        return actions, state if frames is None else (frames, *(state or ()))
 
     @property
     def learned_with_masks(self) -> bool:
@@ -717,9 +756,7 @@ class Ensemble(OffPolicyAlgorithm):
         if not self._begun:
             self._begun = True
             self._begin_episodes(np.array([0]))
-        batch = stacked([observation])
-        if self._vec_normalize_env is not None:
-            batch = self._vec_normalize_env.normalize_obs(batch)
+        batch = self.seen(stacked([observation]), [0])
         with self._background.acting:
             (action,) = self.actions.take(self.agent_learner, batch, masks, self._generator)
         self.collector.acted_mask = masks
@@ -762,6 +799,8 @@ class Ensemble(OffPolicyAlgorithm):
             collector.acted_mask = None
             if done:
                 self._begin_episodes(np.array([0]), ended=True)
+        if done:
+            self.log_episode(self.episodes)
 
     def remember(self, step: Transition) -> int:
         """Store a transition that the collector has checked, and count it only then. Returns its number in the journal.
@@ -769,6 +808,7 @@ class Ensemble(OffPolicyAlgorithm):
         :meth:`observe` does this for the only robot, and :class:`bdpi.agents.robots.Robot` for one of several.
         """
         collector = self.collector
+        self._open_log()
         with self._background.observing:
             if collector.journal is not None:
                 self._catch_up()
@@ -797,10 +837,39 @@ class Ensemble(OffPolicyAlgorithm):
     def _learn_once(self) -> bool:
         if not self._can_learn():
             return False
-        if not hasattr(self, "_logger"):
-            self.set_logger(Logger(folder=None, output_formats=[]))
+        self._open_log()
         self._compute(self._learn_epochs(1, self.batch_size, self.replay_buffer.n_held))
         return True
+
+    def _open_log(self) -> None:
+        """That of ``tensorboard_log``, where it is not :meth:`learn` that opens it."""
+        if not hasattr(self, "_logger"):
+            self._logger = logger = LenientLogger(self.tensorboard_log, [])
+            if self.tensorboard_log is not None:
+                wanted = 0, self.tensorboard_log, type(self).__name__, self.num_timesteps == 0
+                logger.attempt(
+                    "tensorboard", lambda: logger.output_formats.extend(configure_logger(*wanted).output_formats)
+                )
+        if self._logger.output_formats and self.ep_info_buffer is None:
+            self.start_time, self._num_timesteps_at_start = time.time_ns(), self.num_timesteps
+            self.ep_info_buffer, self.ep_success_buffer = (deque(maxlen=self._stats_window_size) for _ in range(2))
+
+    def log_episode(self, record: EpisodeRecord) -> None:
+        """Log an episode that was observed: now, or in the background, for which ``observe`` does not wait."""
+        if self._logger.output_formats:
+            self._ended.append({"r": record.last[0], "l": record.lengths[0]})
+            if not self._background.is_running:
+                self._log_episodes()
+
+    def _log_episodes(self) -> None:
+        while self._ended:
+            assert self.ep_info_buffer is not None
+            self.ep_info_buffer.append(self._ended.popleft())
+            self.dump_logs()
+
+    def _look_after(self) -> None:
+        self._save_if_due()
+        self._log_episodes()
 
     def _can_learn(self, batch_size: int | None = None) -> bool:
         has_started = self._n_updates > 0 or self.num_timesteps >= self.learning_starts
@@ -852,7 +921,8 @@ class Ensemble(OffPolicyAlgorithm):
             )
         self._epochs_per_step()  # says what is wrong with train_freq before anything is observed
         published = learned.detach().cpu().clone()
-        methods = self._learn_once, self._can_learn, self._save_if_due
+        methods = self._learn_once, self._can_learn, self._look_after
+        self._open_log()
         try:
             self.agent_learner.act_with(published)
             self._background = background = Background(*methods, learned, published, self._epochs_due)
@@ -889,6 +959,7 @@ class Ensemble(OffPolicyAlgorithm):
         self.collector.defer = None
         self._background = Idle()  # only now: after an interruption before, it can be stopped again
         background.check()
+        self._log_episodes()
 
     def learning_held(self) -> contextlib.AbstractContextManager[Any]:
         """While this lasts, networks and memory stay as they are. ``observe`` does not wait for it: what is observed
@@ -908,8 +979,9 @@ class Ensemble(OffPolicyAlgorithm):
         return float(epochs) / frequency.frequency
 
     def dump_logs(self) -> None:
-        """As in SB3; learning in the background pauses meanwhile."""
+        """As in SB3, and what is BDPI's own; learning in the background pauses meanwhile."""
         with self.learning_paused():
+            record_state(self)
             super().dump_logs()
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
@@ -1008,6 +1080,59 @@ class Ensemble(OffPolicyAlgorithm):
             get_system_info()
         checks.warn_of_missing_gpu(device)
         return load_agent(cls, path, env, device, custom_objects or {}, force_reset, kwargs)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        env: gym.Env[Any, Any] | str | None = None,
+        *,
+        n_eval_episodes: int = 10,
+        deterministic: bool = True,
+        film: bool = True,
+        custom_objects: dict[str, Any] | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+        commit_message: str = "Add an agent of bdpi",
+    ) -> str:
+        """Upload the agent to the Hugging Face Hub, with a model card; returns its address.
+
+        :param repo_id: ``"user/repository"``, which is made if it does not exist
+        :param env: in which a copy of the agent plays for the card's results: an id or an environment; None: no results
+        :param n_eval_episodes: how many episodes
+        :param deterministic: plays the most probable actions, instead of drawn ones
+        :param film: with a film of one more episode, where the environment can draw ``"rgb_array"``
+        :param custom_objects: for the copy, see :meth:`load`
+        :param private: only you see a new repository
+        :param token: of your account; None: the one that ``hf auth login`` stored
+        :param commit_message: says what is new
+        :raises ImportError: without huggingface_hub
+        """
+        commit = {"private": private, "token": token, "commit_message": commit_message}
+        return hub.push(self, repo_id, env, n_eval_episodes, deterministic, film, custom_objects, commit)
+
+    @classmethod
+    def from_hub(
+        cls: type[Self],
+        repo_id: str,
+        env: GymEnv | str | None = None,
+        *,
+        filename: str = hub.AGENT,
+        revision: str | None = None,
+        token: str | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Download an agent from the Hugging Face Hub, and load it: nothing in its file is run.
+
+        :param repo_id: ``"user/repository"``
+        :param env: see :meth:`load`
+        :param filename: of the agent there
+        :param revision: a commit, a tag or a branch
+        :param token: for a private repository; None: the one that ``hf auth login`` stored
+        :param kwargs: see :meth:`load`
+        :raises ImportError: without huggingface_hub
+        """
+        file = hub.load_hub().hf_hub_download(repo_id, filename, revision=revision, token=token)
+        return cls.load(file, env, **kwargs)
 
     def _settle(self) -> None:
         """Before saving: note what the background and the memory know."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from stable_baselines3.common.type_aliases import GymEnv
 
 from bdpi.agents.checks import check_integer
-from bdpi.agents.ensemble import Ensemble
 from bdpi.agents.environments import make_if_id
 from bdpi.agents.masks import MaskSource, reset_infos
+
+if TYPE_CHECKING:
+    from bdpi.agents.ensemble import Ensemble
 
 
 def evaluate_policy(

@@ -1,7 +1,7 @@
 """Saved agents: one file each, written at once or not at all, and read without running anything in it.
 
-A file is a zip archive of two uncompressed parts: ``agent.json``, and ``arrays.safetensors`` with the networks, Adam's
-moments and, if wanted, the replay memory.
+A file is a zip archive of uncompressed parts: ``agent.json``, ``arrays.safetensors`` with the networks, Adam's moments
+and, if wanted, the replay memory, and ``data``, a summary for other programs, which is never read here.
 """
 
 from __future__ import annotations
@@ -24,27 +24,33 @@ from bdpi.storage.reading import Damaged, parse_json
 
 FORMAT, VERSION = "bdpi agent", 1
 _DOCUMENT, _ARRAYS = "agent.json", "arrays.safetensors"
+_SUMMARY = "data"  # the name that huggingface_sb3 looks for
 _LARGEST_DOCUMENT = 64 << 20  # bytes
+_MOST_PARTS = 500_000  # lists and dictionaries of the document, which take 30 times their bytes in memory
 _PIECE = 1 << 20  # bytes that are written at a time
 
 File = str | os.PathLike[str] | io.BufferedIOBase
 
 
-def write_agent(path: File, document: dict[str, Any], arrays: Arrays) -> None:
+def write_agent(path: File, document: dict[str, Any], arrays: Arrays, summary: dict[str, Any] | None = None) -> None:
     """Write a saved agent.
 
     :param path: ``.zip`` is added where there is no ending, and folders are made; or an open file
     :param document: JSON
     :param arrays: by their names; contiguous
+    :param summary: JSON for other programs; :func:`read_agent` does not read it
     """
-    header = {"format": FORMAT, "version": VERSION}
-    text = json.dumps({**header, **document}, indent=1, allow_nan=False).encode()
+    texts = {_DOCUMENT: {"format": FORMAT, "version": VERSION, **document}}
+    if summary is not None:
+        texts[_SUMMARY] = summary
+    parts = {name: json.dumps(text, indent=1, allow_nan=False).encode() for name, text in texts.items()}
     head = _head_of(arrays)
 
     def write(file: Any) -> None:
         archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
         try:
-            archive.writestr(zipfile.ZipInfo(_DOCUMENT), text)  # without the time: same agent, same file
+            for name, text in parts.items():
+                archive.writestr(zipfile.ZipInfo(name), text)  # without the time: same agent, same file
             info = zipfile.ZipInfo(_ARRAYS)
             info.file_size = len(head) + sum(array.nbytes for array in arrays.values())
             with archive.open(info, "w") as part:
@@ -154,7 +160,7 @@ def _read(file: Any, where: Any) -> tuple[dict[str, Any], Arrays]:
                 raise ValueError(
                     f"{where} holds no bdpi agent, or one of an earlier version, which cannot be read safely"
                 )
-            if infos.keys() != {_DOCUMENT, _ARRAYS} or len(archive.infolist()) != 2:
+            if infos.keys() - {_SUMMARY} != {_DOCUMENT, _ARRAYS} or len(archive.infolist()) != len(infos):
                 raise ValueError(f"{where} is damaged: it holds {', '.join(infos)}")
             size = _size_of(file)
             for info in infos.values():
@@ -164,13 +170,15 @@ def _read(file: Any, where: Any) -> tuple[dict[str, Any], Arrays]:
                 if info.file_size > size or (info.filename == _DOCUMENT and info.file_size > _LARGEST_DOCUMENT):
                     raise ValueError(f"{where} is damaged: {info.filename} cannot have {info.file_size} bytes")
             text, packed = archive.read(_DOCUMENT), archive.read(_ARRAYS)
+        if text.count(b"{") + text.count(b"[") > _MOST_PARTS:
+            raise ValueError(f"{where} is damaged: {_DOCUMENT} has more than {_MOST_PARTS} lists and dictionaries")
         document = parse_json(text)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(f"{where} holds no bdpi agent")
         if document.get("version") != VERSION:
             version = document.get("version")
             raise ValueError(f"{where} has version {version!r} of the format, and {VERSION} is known: use a newer bdpi")
-        return document, safetensors.numpy.load(packed)
+        return document, _arrays(packed)
     except (
         zipfile.BadZipFile,
         Damaged,
@@ -181,12 +189,20 @@ def _read(file: Any, where: Any) -> tuple[dict[str, Any], Arrays]:
         KeyError,
         TypeError,
         AttributeError,
+        UnicodeDecodeError,
         safetensors.SafetensorError,
         OSError,
     ) as error:
         raise ValueError(
             f"{where} is not a saved agent, or it is damaged: {error}; take another copy of it, or train again"
         ) from error
+
+
+def _arrays(packed: bytes) -> Arrays:
+    try:
+        return safetensors.numpy.load(packed)
+    except ValueError as error:  # what NumPy says of sizes whose product is 0 and that are too large all the same
+        raise Damaged(str(error)) from None
 
 
 def _size_of(file: Any) -> int:

@@ -42,6 +42,7 @@ class Following:
 
         :param begins: of the row after it: where it does not
         """
+        row %= self.shape[0]  # before the first one of the ring is the last one
         for env in np.flatnonzero(~begins & self._is_apart[row]).tolist():
             del self._apart[row, env]
             self._is_apart[row, env] = False

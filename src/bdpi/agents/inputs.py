@@ -26,6 +26,7 @@ from stable_baselines3.common.vec_env import (
 
 from bdpi.agents.descriptions import describe, space_of
 from bdpi.agents.encoding import Arrays
+from bdpi.agents.frames import stacked_space
 
 #: Name of the only input, where observations are not a Dict.
 SINGLE = "observation"
@@ -130,6 +131,24 @@ def inputs_from(env: VecEnv) -> Inputs:
     for wrapper in wrappers[1:]:
         current = _through(wrapper, current)
     return Inputs(_named(current), tuple(type(wrapper).__name__ for wrapper in wrappers))
+
+
+def stacked_inputs(inputs: Inputs, n_stack: int) -> Inputs:
+    """The inputs of a function that takes stacks of frames, each as the environment gives it: pictures with their
+    channels last have their frames on that axis, all others on the first one."""
+    if n_stack == 1:
+        return inputs
+    ((name, part),) = inputs.parts.items()
+    axis = -1 if any(isinstance(step, ChannelsFirst) for step in part.steps) else 0
+    space, steps = stacked_space(part.space, n_stack, axis), list[Change]()
+    for step in part.steps:
+        if isinstance(step, Normalization):
+            mean, deviation = (np.concatenate([each] * n_stack, axis) for each in (step.mean, step.deviation))
+            step = replace(step, mean=mean, deviation=deviation)
+        elif isinstance(step, ChannelsFirst):
+            axis = 0
+        steps.append(step)
+    return replace(inputs, parts={name: Input(space, tuple(steps))})
 
 
 def inputs_of_space(space: spaces.Space[Any]) -> Inputs:

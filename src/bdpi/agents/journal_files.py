@@ -202,6 +202,9 @@ def _parquet_chunks(path: Path, columns: Columns) -> Iterator[tuple[Chunk, int]]
         _check_complete(held, columns)
         done, n = 0, int(file.metadata.num_rows)
         _check_size(n * columns.row_bytes, path)
+        _check_parquet(arrow, file, {name: columns.named[name].shape for name in held})
+        file.scan_contents()  # raises for damaged columns; to ask for their metadata would end the program
+        _check_size(_unpacked_size(file.metadata, n, {name: columns.named[name].size for name in held}), path)
         for batch in file.iter_batches(columns.rows):
             given = {name: batch.column(name).is_valid().to_numpy(zero_copy_only=False) for name in held}
             arrays = {}
@@ -222,6 +225,38 @@ def _parquet_chunks(path: Path, columns: Columns) -> Iterator[tuple[Chunk, int]]
             done += len(batch)
         if done != n:
             raise ValueError(f"it has {done} transitions instead of {n}")
+
+
+def _check_parquet(arrow: Any, file: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    """:raises ValueError: for columns of anything but numbers and lists of numbers: text can be of any length"""
+    for name, shape in shapes.items():
+        kind, numbers = file.schema_arrow.field(name).type, int(np.prod(shape))
+        is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
+        is_list |= arrow.types.is_fixed_size_list(kind) and kind.list_size == numbers
+        inner = kind.value_type if shape and is_list else kind
+        if not (arrow.types.is_integer(inner) or arrow.types.is_floating(inner) or arrow.types.is_boolean(inner)):
+            raise ValueError(
+                f"{name} holds {kind}, where {f'lists of {numbers} numbers' if shape else 'numbers'} belong"
+            )
+
+
+def _unpacked_size(about: Any, n: int, sizes: dict[str, int]) -> int:
+    """Bytes that the columns say to have.
+
+    :param n: rows
+    :param sizes: numbers in a row of each column, by its name
+    :raises ValueError: when a column says that it has more numbers than its rows can hold
+    """
+    unpacked, left = 0, {name: n * size for name, size in sizes.items()}
+    for group in map(about.row_group, range(about.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            name = next((each for each in left if f"{chunk.path_in_schema}.".startswith(f"{each}.")), None)
+            if name is not None:
+                unpacked += chunk.total_uncompressed_size
+                left[name] -= chunk.num_values
+                if min(chunk.total_uncompressed_size, chunk.num_values, left[name]) < 0:
+                    raise ValueError(f"{name} does not have {sizes[name]} numbers in each of {n} rows")
+    return unpacked
 
 
 def _numpy_array(arrow: Any, array: Any, shape: tuple[int, ...], name: str) -> NDArray[Any]:

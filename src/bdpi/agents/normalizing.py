@@ -11,7 +11,11 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 from bdpi.agents.encoding import Arrays
 from bdpi.agents.journal import Transition
 
-_SETTINGS = ("training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon", "norm_obs_keys")
+_SETTINGS = {
+    **dict.fromkeys(("training", "norm_obs", "norm_reward"), bool),
+    **dict.fromkeys(("clip_obs", "clip_reward", "gamma", "epsilon"), int | float),
+    "norm_obs_keys": list | None,
+}
 
 
 def describe_normalizer(normalizer: VecNormalize) -> tuple[dict[str, Any], Arrays]:
@@ -34,11 +38,13 @@ def restore_normalizer(env: VecEnv, settings: dict[str, Any], arrays: Arrays) ->
     """
     if not isinstance(settings, dict) or settings.keys() != set(_SETTINGS):
         raise ValueError("the file is damaged: the settings of VecNormalize make no sense")
+    if wrong := next((name for name, kind in _SETTINGS.items() if not isinstance(settings[name], kind)), None):
+        raise ValueError(f"the file is damaged: {wrong} of VecNormalize is {settings[wrong]!r:.80}")
     normalizer = unwrap_vec_normalize(env)
     if normalizer is None:
         env = normalizer = VecNormalize(env, **settings)
     else:
-        for name in set(_SETTINGS) - {"training", "norm_reward"}:
+        for name in _SETTINGS.keys() - {"training", "norm_reward"}:
             setattr(normalizer, name, settings[name])
     for name, statistics in _statistics(normalizer).items():
         for part in ("mean", "var", "count"):

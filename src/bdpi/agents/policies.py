@@ -14,7 +14,6 @@ from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
     CombinedExtractor,
     FlattenExtractor,
-    NatureCNN,
     create_mlp,
     get_actor_critic_arch,
 )
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from bdpi.agents.actions import mask_probabilities
 from bdpi.agents.decisions import Decisions, only
 from bdpi.agents.draws import draw
+from bdpi.agents.extractors import Convolutions, combined_extractor
 from bdpi.agents.spaces import NativeInputs, preprocess, scaled_parts, shift_to_zero, to_arrays, zero_based
 from bdpi.envs.factors import DEFAULT_BITS
 from bdpi.learner.functional import flatten_parameters, statistics_of
@@ -305,8 +305,8 @@ class BDPIPolicy(BasePolicy):
         """Actions of any kind, decided on part by part."""
         if _is_traced():
             raise ValueError(
-                f"{self.action_space} actions are decided on one after the other, which cannot be traced: export a "
-                "policy of Discrete actions, or call predict"
+                f"{self.action_space} actions are decided on one after the other, which cannot be traced: use "
+                "bdpi.export, or call predict"
             )
         masks = self.action_masks
 
@@ -427,40 +427,11 @@ class MlpPolicy(BDPIPolicy):
     """Vectors and state numbers (one-hot): one hidden layer of 32 tanh units."""
 
 
-SMALLEST_PICTURE = 36  # pixels in each direction, of which the last convolution sees one patch
-
-
-def _check_pictures(space: spaces.Space[Any], is_normalized: bool) -> None:
-    if not is_image_space(space, check_channels=False, normalized_image=is_normalized):
-        raise ValueError(
-            f'"CnnPolicy" is for pictures, Box(0, 255, (height, width, channels), uint8), got {space}: use '
-            '"MlpPolicy", or "MultiInputPolicy" for Dict'
-        )
-    assert space.shape is not None
-    if min(space.shape[1:]) < SMALLEST_PICTURE:  # channels first: agents turn pictures round
-        raise ValueError(
-            f"pictures of {space.shape[1]} by {space.shape[2]} pixels are too small for CnnPolicy's convolutions, "
-            f"which need {SMALLEST_PICTURE} in each direction: enlarge them, or give policy_kwargs a "
-            "features_extractor_class"
-        )
-
-
-class Convolutions(NatureCNN):
-    """The DeepMind convolutions alone, whose hidden layer is the policy's: in ``net_arch``."""
-
-    def __init__(self, observation_space: spaces.Box, normalized_image: bool = False) -> None:
-        _check_pictures(observation_space, normalized_image)
-        super().__init__(observation_space, normalized_image=normalized_image)
-        first = self.linear[0]
-        assert isinstance(first, nn.Linear)
-        self._features_dim = first.in_features
-        self.linear = nn.Identity()  # type: ignore[assignment]
-
-
 class CnnPolicy(BDPIPolicy):
-    """Images: the DeepMind convolutions and one hidden layer of 256 tanh units, or of as many as ``features_dim`` in
-    ``features_extractor_kwargs`` says; a features extractor of your own is not followed by a hidden layer, unless
-    ``net_arch`` says so.
+    """Images: the DeepMind convolutions, or smaller ones for small pictures and maps of true and false
+    (:class:`~bdpi.agents.extractors.Convolutions`), and one hidden layer of 256 tanh units, or of as many as
+    ``features_dim`` in ``features_extractor_kwargs`` says; a features extractor of your own is not followed by a hidden
+    layer, unless ``net_arch`` says so.
 
     The paper's critics have tanh units on every task. With rectified ones in that place, as SB3's NatureCNN has them,
     their Q-values on Hallway can explode.
@@ -481,10 +452,12 @@ class CnnPolicy(BDPIPolicy):
 
 
 class MultiInputPolicy(BDPIPolicy):
-    """Dict observations: vectors side by side, images through the DeepMind convolutions, then 32 tanh units."""
+    """Dict observations: vectors side by side, images through the DeepMind convolutions, small ones through those of
+    :class:`~bdpi.agents.extractors.Convolutions`, then 32 tanh units."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("features_extractor_class", CombinedExtractor)
+        space = kwargs.get("observation_space", args[0] if args else None)
+        kwargs.setdefault("features_extractor_class", combined_extractor(space))
         super().__init__(*args, **kwargs)
         parts = self.observation_space.spaces.values() if isinstance(self.observation_space, spaces.Dict) else ()
         if any(is_image_space(part) for part in parts):

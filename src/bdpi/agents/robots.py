@@ -49,11 +49,13 @@ class Robot:
         """
         return self._agent.collector.given(what, observation, self._agent.num_timesteps)
 
+    def seen(self, observation: Any) -> Any:
+        """An observation that was checked, as networks see it, in a batch: with those before it, where they do."""
+        return self._agent.seen(stacked([observation]), [self.number])
+
     def probabilities(self, observation: Any, mask: BoolArray | None) -> FloatArray:
         """Of each action in an observation that was checked, 0 for those that are not allowed."""
-        agent, batch = self._agent, stacked([observation])
-        if agent._vec_normalize_env is not None:
-            batch = agent._vec_normalize_env.normalize_obs(batch)
+        agent, batch = self._agent, self.seen(observation)
         with agent._background.acting:
             probabilities = agent.agent_learner.probabilities(batch)
         return mask_probabilities(probabilities, None if mask is None else mask[None])[0]
@@ -93,4 +95,5 @@ class Robot:
             agent.episodes.add([value], [True], [{}])  # for the agent's health
             self._draws.end_episodes([0], [value])
             self._draws.begin_episodes([0], agent._generator)
+            agent.log_episode(self.episodes)
         return number

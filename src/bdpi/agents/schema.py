@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from stable_baselines3.common.type_aliases import TrainFreq
 from stable_baselines3.common.utils import LinearSchedule
 from typing_extensions import TypedDict
 
+from bdpi.agents.checks import LARGEST
 from bdpi.agents.encoding import Foreign
 
 #: Arguments that are paths: given anew when an agent is loaded.
@@ -33,12 +35,13 @@ class _Hindsight(TypedDict):
     goal_selection_strategy: Literal["final", "episode", "future"]
 
 
-#: What has a range, or another type than its default value. All may be None.
+_COUNTED = {"num_timesteps", "_total_timesteps", "_num_timesteps_at_start", "_episode_num", "_n_updates"}
+_COUNTED |= {"learning_starts", "journaled", "count", "due"}
+#: What has a range, or another type than its default value. All but what is counted may be None.
 _KNOWN: dict[str, Any] = {
-    **dict.fromkeys(("num_timesteps", "_total_timesteps", "_num_timesteps_at_start"), _COUNT),
-    **dict.fromkeys(("_episode_num", "_n_updates", "learning_starts", "journaled", "count", "due"), _COUNT),
-    **dict.fromkeys(("n_critics", "critics_per_step", "critic_iterations", "fit_steps"), _whole(1, 10**6)),
-    "batch_size": _whole(1, 10**5),  # learners have room for one batch from the beginning
+    **dict.fromkeys(_COUNTED, _COUNT),
+    **{name: _whole(1, most) for name, most in LARGEST.items()},
+    **dict.fromkeys(("critic_iterations", "fit_steps"), _whole(1, 10**6)),
     "_stats_window_size": _whole(1, 10**7),
     **dict.fromkeys(("learning_rate", "actor_learning_rate"), _RATE),
     **dict.fromkeys(("_last_obs", "_last_original_obs"), _SEEN),
@@ -47,12 +50,10 @@ _KNOWN: dict[str, Any] = {
     **dict.fromkeys(("gamma", "demonstration_share", "_current_progress_remaining"), Annotated[float, Field(le=1)]),
     "action_noise": ActionNoise,
     "action_space": spaces.Space,
-    "buffer_size": _whole(1, 2**40),
     "n_envs": _whole(1, 10**5),
-    "n_steps": _whole(1, 10**6),
+    "_frames": dict[_COUNT, np.ndarray],
     "max_grad_norm": Annotated[float, Field(gt=0, allow_inf_nan=False)] | _whole(1, 2**62),
     "hindsight": _Hindsight,
-    "n_threads": _whole(1, 1024),
     "observation_space": spaces.Space,
     "policy_class": type,
     "seed": _whole(0, 2**32 - 1),
@@ -64,6 +65,12 @@ _KNOWN: dict[str, Any] = {
     **dict.fromkeys(("sums", "returns_kept", "returns_other"), list[_NUMBER]),
     "steps": list[_COUNT],
 }
+
+
+def check_names(names: Iterable[str], declared: dict[str, type]) -> None:
+    """:raises ValueError: for the first name that is not declared"""
+    if strange := sorted(name for name in names if name not in declared):
+        raise ValueError(f"the file is damaged: it sets {strange[0][:100]!r}, which no agent keeps")
 
 
 def check(values: dict[str, Any], declared: dict[str, type]) -> None:
@@ -90,4 +97,4 @@ def check(values: dict[str, Any], declared: dict[str, type]) -> None:
 
 def _type_of(name: str, kind: type) -> Any:
     known = _KNOWN.get(name, Any if kind is object else kind)
-    return known if known is Any else known | None
+    return known if known is Any or name in _COUNTED else known | None

@@ -105,6 +105,8 @@ class NativeInputs:
         self.direct = self.one_hot or (isinstance(space, spaces.Box) and space.dtype == np.float32 and not image)
         #: inputs are the numbers of observations, side by side
         self.is_float = self.direct and not self.one_hot
+        #: the native learner reads small whole numbers as they are stored
+        self.is_bytes = isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and not image
         #: of a Dict; those of Discrete parts are one-hot
         self.parts: dict[str, NativeInputs] = {}
         if isinstance(space, spaces.Dict):
@@ -135,6 +137,12 @@ class NativeInputs:
         if not self.direct:
             array = preprocess(torch.as_tensor(array), self.space, self.normalize_images).numpy()
         return np.ascontiguousarray(array.reshape(len(array), -1), dtype=np.float32)
+
+    def bytes(self, observations: Observations) -> NDArray[Any] | None:
+        """The same observations as rows of bytes, not copied; None where they are no such."""
+        if not (self.is_bytes and isinstance(observations, np.ndarray) and observations.flags.c_contiguous):
+            return None
+        return observations.reshape(len(observations), -1)
 
     def _row(self, observations: NDArray[Any]) -> NDArray[Any]:
         """As a part of a row."""

@@ -29,6 +29,8 @@ class TabularBDPI(BDPI):
     ``policy_kwargs`` are warned of.
     """
 
+    has_tables = True
+
     def __init__(
         self,
         policy: str | type[BDPIPolicy],
@@ -57,6 +59,8 @@ class TabularBDPI(BDPI):
                 raise ValueError(
                     f"tables need Discrete {what}s, but the {what} space is {space}; use BDPI (--agent bdpi)"
                 )
+        if self.n_stack > 1:
+            raise ValueError(f"tables have no rows for n_stack={self.n_stack} observations: use BDPI (--agent bdpi)")
         given = {"learner": self.learner_choice, "precision": self.precision, **self.policy_kwargs}
         idle = [f"{name}={value!r}" for name, value in given.items() if value not in ("auto", "float32")]
         if idle:

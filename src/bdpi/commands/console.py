@@ -18,6 +18,17 @@ Trust = Annotated[
     bool, typer.Option("--trust", help="Import the module that the file names for its environment, which runs it.")
 ]
 
+#: Of commands that train.
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="SERVICE",
+        help="Log each episode to tensorboard, wandb (offline unless WANDB_MODE says otherwise), mlflow or csv; may be "
+        "repeated, or separated by commas.",
+        show_default=False,
+    ),
+]
+
 BAD_INPUT = 2
 FAILED = 1
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdpi.commands.console import Trust, say
+from bdpi.commands.console import say
 
 if TYPE_CHECKING:
     from bdpi.agents import Ensemble
@@ -37,13 +37,13 @@ def export(
     format: Annotated[
         FormatName | None, typer.Option("--format", help="What to write.", show_default="by OUT's ending")
     ] = None,
-    trust: Trust = False,
 ) -> None:
     """Write the policy of a trained agent as a file that other programs can run, without Python.
 
     ONNX files run in ONNX Runtime and many others; a C header needs only a C compiler, and suits microcontrollers. Both
-    take observations as the environment gives them, and return the most probable action and all probabilities. ONNX
-    files are compared with the agent itself on 1,000 observations where ONNX Runtime is installed.
+    take observations as the environment gives them, and return the most probable action; where that is one number, all
+    probabilities, too. ONNX files are compared with the agent itself on 1,000 observations where ONNX Runtime is
+    installed. The environment is not needed: what comes before the policy is in the agent's file.
 
     [bold]Examples[/bold]
 
@@ -63,39 +63,31 @@ def export(
         raise RunError(f"the format of {out} is unknown: name it .onnx or .h, or give --format onnx or --format c")
     if out.is_dir():
         raise RunError(f"{out} is a folder: name the file to write, for example {out / f'policy{_ending(chosen)}'}")
-    file = run / "agent.zip" if run.is_dir() else run
-    has_environment = _has_environment(file.parent) or not file.exists()
-    folder = RunFolder.open(run) if has_environment else None
+    file = run if run.is_file() else RunFolder.open(run).agent
 
     from bdpi.export.inputs import MASKS_ARE_NOT_EXPORTED
     from bdpi.runs.build import warnings_as_notes
-    from bdpi.runs.play import close, open_agent
-    from bdpi.runs.video import no_window
 
-    with warnings_as_notes(say), no_window():
-        agent = _load(file) if folder is None else open_agent(folder, trust=trust)
-        try:
-            said = _write(agent, out, chosen)
-        finally:
-            if agent.env is not None:
-                close(agent)
+    with warnings_as_notes(say):
+        agent = _load(file)
+        said = _write(agent, out, chosen)
     say(f"Wrote {out} ({out.stat().st_size} bytes){said}")
     if agent.learned_with_masks:
         say(MASKS_ARE_NOT_EXPORTED)
-    if folder is not None and folder.read().config.action_bits is not None:
+    if _is_searched(file.parent):
         say(
             "Its actions are the single decisions, 0 down and 1 up, of Binary Action Search, and its observations are "
             "those of bdpi.envs.wrappers.BinaryActionSearch"
         )
 
 
-def _has_environment(folder: Path) -> bool:
-    """Whether it is the folder of a run that names its environment: not one that learned from a journal."""
+def _is_searched(folder: Path) -> bool:
+    """Whether it is the folder of a run whose actions are the decisions of Binary Action Search."""
     from bdpi.runs.errors import RunError
     from bdpi.runs.folder import RunFolder
 
     try:
-        return bool(RunFolder(folder).read().config.environment)
+        return RunFolder(folder).read().config.action_bits is not None
     except RunError:
         return False
 

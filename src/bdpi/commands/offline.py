@@ -21,11 +21,14 @@ def train_offline(
     epochs: int | None,
     settings: Sequence[str],
     action_bits: int | None,
+    made: dict[str, Any],
     out: Path | None,
+    log: Sequence[str] | None,
     **others: Any,
 ) -> None:
     """Learn from a journal, and say how it went.
 
+    :param made: how the environment is made: its arguments and wrappers
     :param others: options that make no sense here; None where they were not given
     """
     from bdpi.runs.errors import RunError
@@ -38,6 +41,7 @@ def train_offline(
     from bdpi.runs.build import agent_class
     from bdpi.runs.config import OfflineConfig
     from bdpi.runs.formatting import duration, number
+    from bdpi.runs.logs import log_to, services_of
     from bdpi.runs.offline import prepare_offline
     from bdpi.runs.progress import Observer
     from bdpi.runs.settings import parse_settings
@@ -54,11 +58,14 @@ def train_offline(
         hyperparameters=hyperparameters,
         policy_kwargs=policy_kwargs,
         action_bits=action_bits,
+        **made,
     )
+    services = services_of(log)
     stop = Stop()
     with Ticker("transitions") as reading:
         session = prepare_offline(config, out, note=say, tick=reading, command=["bdpi", *sys.argv[1:]])
     assert isinstance(session.config, OfflineConfig)
+    log_to(session.status, services)
     config = session.config
     say(f"{name} learns from {config.transitions} transitions of {journal}, {config.epochs} epochs")
     learning = Ticker("epochs")

@@ -28,6 +28,9 @@ def play(
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Draw actions as in training, instead of the most probable ones.")
     ] = False,
+    best: Annotated[
+        bool, typer.Option("--best", help="The best agent of bdpi train --eval-every, instead of the last one.")
+    ] = False,
     seed: Annotated[
         int, typer.Option(metavar="S", min=0, max=2**32 - 1, help="The same seed plays the same episodes.")
     ] = 0,
@@ -49,6 +52,10 @@ def play(
     if record is not None and record.suffix.lower() != ".gif":
         raise RunError(f"--record writes GIF files, so the name must end in .gif, unlike {str(record)!r}")
     folder = RunFolder.open(run)
+    if best:
+        if not folder.best.is_file():
+            raise RunError(f"{folder.path} has no best.zip: bdpi train --eval-every N keeps the best agent there")
+        folder.agent = folder.best
 
     from bdpi.runs.build import warnings_as_notes
     from bdpi.runs.episodes import Episode

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bdpi.commands.console import FAILED, Trust, complain, program, say
+from bdpi.commands.console import FAILED, Log, Trust, complain, program, say
 
 
 class _ExecutorName(str, Enum):
@@ -71,6 +71,7 @@ def study(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs are kept, in a folder per study.")] = Path(
         "runs"
     ),
+    log: Log = None,
     trust: Trust = False,
 ) -> None:
     """Run a whole comparison: many seeds of many agents, on as many cores or machines as there are.
@@ -117,6 +118,7 @@ def study(
     from bdpi.runs.campaign import LiveTally, PlainTally, run_campaign
     from bdpi.runs.executors import make_executor
     from bdpi.runs.job import check_jobs
+    from bdpi.runs.logs import services_of
     from bdpi.runs.results import write_index
     from bdpi.runs.signals import Stop
     from bdpi.runs.trust import check_module
@@ -132,7 +134,8 @@ def study(
     )
     root = out.absolute()
     command = ("bdpi", *sys.argv[1:])
-    jobs = [replace(job, command=command) for job in part.jobs(root)]
+    services = tuple(services_of(log))
+    jobs = [replace(job, command=command, log=services) for job in part.jobs(root)]
     for job in jobs:
         if job.config.environment not in (environment or ()):  # the file names it, not the command line
             check_module(job.config.environment, name, trust or name.endswith(".py"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdpi.commands.console import FAILED, complain, program, say
+from bdpi.commands.console import FAILED, Log, complain, program, say
 
 if TYPE_CHECKING:
     from bdpi.runs.progress import Observer
@@ -81,6 +81,56 @@ def train(
             show_default="6",
         ),
     ] = None,
+    env_kwargs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:VALUE",
+            help="An argument of the environment, such as is_slippery:False, or several as JSON; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    wrapper: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:CLASS",
+            help="Put a gymnasium.Wrapper around the environment, such as gymnasium.wrappers:FlattenObservation; may "
+            "be repeated, the innermost first. The returns are those that come out of it.",
+            show_default=False,
+        ),
+    ] = None,
+    n_envs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Step so many environments together. Steps are counted over all of them, and each is learned from as "
+            "often as with one; the last one may end a few episodes more.",
+            show_default="1",
+        ),
+    ] = None,
+    eval_every: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Every N steps, play the same few episodes with the most probable actions, without learning from "
+            "them, and keep the agent with the best mean return so far as best.zip.",
+            show_default="never",
+        ),
+    ] = None,
+    eval_episodes: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Episodes of each evaluation of --eval-every.", show_default="5"),
+    ] = None,
+    film_every: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Every N episodes, film one with the most probable actions: policy-N.gif.",
+            show_default="never",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The run folder; the default is runs/ENV_ID/AGENT-seedS-TIME."),
@@ -102,12 +152,13 @@ def train(
             show_default="as many as there are transitions",
         ),
     ] = None,
+    log: Log = None,
     trust: Annotated[
         bool,
         typer.Option(
             "--trust",
-            help="With --resume: do what the run's config.json says outside its folder: import the module of its "
-            "environment, write its journal and its autosave.",
+            help="With --resume: do what the run's config.json says outside its folder: import the modules of its "
+            "environment and its wrappers, write its journal and its autosave.",
         ),
     ] = False,
 ) -> None:
@@ -116,7 +167,8 @@ def train(
     The folder holds config.json, monitor.csv (one line an episode, as Stable-Baselines3 writes it), agent.zip,
     replay.npz, episode.json (where the current episode stands), curve.png, and policy.gif where the environment can
     draw itself. With --off-policy-noise, test.csv holds the test episodes, and the curve and the printed returns are
-    theirs.
+    theirs. With --eval-every, eval.csv holds the episodes of each evaluation, and best.zip the best agent (bdpi play
+    RUN --best).
 
     Ctrl-C stops after the current step and saves everything; --resume continues, in simulations exactly where it was.
 
@@ -134,17 +186,30 @@ def train(
 
     $ bdpi train my_robot:Docking-v0 --out runs/docking
 
+    $ bdpi train FrozenLake-v1 --env-kwargs is_slippery:False --env-kwargs map_name:8x8
+
+    $ bdpi train CartPole-v1 --steps 20000 --n-envs 4 --eval-every 2000 --film-every 50
+
+    $ bdpi train minigrid:MiniGrid-Empty-5x5-v0 --wrapper minigrid.wrappers:FlatObsWrapper
+
     $ bdpi train --resume runs/docking --episodes 500
+
+    $ bdpi train CartPole-v1 --log tensorboard,csv
 
     $ bdpi train --offline robot.sqlite --epochs 2000 --out runs/from-journal
     """
     from bdpi.runs.errors import RunError
+    from bdpi.runs.settings import parse_env_kwargs, parse_settings
 
+    if eval_episodes is not None and eval_every is None and resume is None and offline is None:
+        raise RunError("--eval-episodes is for --eval-every N: give both, or leave it out")
     if offline is not None:
         from bdpi.commands.offline import train_offline
 
         others = {"episodes": episodes, "steps": steps, "resume": resume, "off_policy_noise": off_policy_noise}
-        train_offline(offline, environment, agent, seed, epochs, settings or (), action_bits, out, **others)
+        others |= {"n_envs": n_envs, "eval_every": eval_every, "eval_episodes": eval_episodes, "film_every": film_every}
+        made = {"env_kwargs": parse_env_kwargs(env_kwargs or ()), "wrappers": wrapper or []}
+        train_offline(offline, environment, agent, seed, epochs, settings or (), action_bits, made, out, log, **others)
         return
     if epochs is not None:
         raise RunError("--epochs is for --offline JOURNAL: give --episodes or --steps instead")
@@ -158,6 +223,12 @@ def train(
             "--set": settings,
             "--off-policy-noise": off_policy_noise,
             "--action-bits": action_bits,
+            "--env-kwargs": env_kwargs,
+            "--wrapper": wrapper,
+            "--n-envs": n_envs,
+            "--eval-every": eval_every,
+            "--eval-episodes": eval_episodes,
+            "--film-every": film_every,
             "--out": out,
         }
         given = [name for name, value in fixed.items() if value not in (None, [])]
@@ -171,10 +242,11 @@ def train(
 
     from bdpi.runs.build import agent_class
     from bdpi.runs.config import DEFAULT_EPISODES, RunConfig
-    from bdpi.runs.settings import parse_settings
+    from bdpi.runs.logs import log_to, services_of
     from bdpi.runs.signals import Stop
     from bdpi.runs.train import prepare, prepare_resumption
 
+    services = services_of(log)
     stop = Stop()
     view = _view(stop)
     command = ["bdpi", *sys.argv[1:]]
@@ -198,8 +270,15 @@ def train(
             policy_kwargs=policy_kwargs,
             off_policy_noise=off_policy_noise,
             action_bits=action_bits,
+            env_kwargs=parse_env_kwargs(env_kwargs or ()),
+            wrappers=wrapper or [],
+            n_envs=n_envs or 1,
+            eval_every=eval_every,
+            eval_episodes=eval_episodes or RunConfig.model_fields["eval_episodes"].default,
+            film_every=film_every,
         )
         session = prepare(config, out, note=view.note, command=command)
+    log_to(session.status, services)
     with stop.on_signals():
         outcome = session.run(view, stop.requested)
     _report(outcome)
@@ -244,7 +323,7 @@ def _report(outcome: Outcome) -> None:
         for finding in outcome.findings:
             say(f"  {finding.message}")
             say(f"    {finding.remedy}")
-    for name, path in (("curve", folder.curve), ("film", folder.film), ("agent", folder.agent)):
+    for name, path in (("curve", folder.curve), ("film", folder.film), ("agent", folder.agent), ("best", folder.best)):
         if path.exists():
             say(f"  {name:<6} {path}")
     if outcome.status == "finished":

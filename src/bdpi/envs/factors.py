@@ -6,6 +6,7 @@ Action Search), and the parts of a ``Tuple`` or ``Dict`` one after the other.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -46,6 +47,11 @@ class Factors(ABC):
         """
 
     @abstractmethod
+    def numbers(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """An action as a sum, before it is rounded and kept within bounds: where its numbers begin, and what each
+        choice of each decision adds to them, (sum of sizes, numbers)."""
+
+    @abstractmethod
     def decisions(self, value: Any) -> IntArray:
         """Those that lead to an action of the space, or, of a ``Box``, nearest to it; (len(sizes),)."""
 
@@ -76,6 +82,12 @@ class Choices(Factors):
     def value(self, made: IntArray) -> Any:
         value = (self._start + made).astype(self._space.dtype).reshape(self._space.shape or ())
         return value[()]  # Discrete: a number, not an array
+
+    def numbers(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        added = np.zeros((self._offsets[-1], len(self.sizes)))
+        for number, (first, size) in enumerate(zip(self._offsets[:-1], self.sizes, strict=True)):
+            added[first : first + size, number] = np.arange(size)
+        return np.broadcast_to(self._start, len(self.sizes)).astype(np.float64), added
 
     def decisions(self, value: Any) -> IntArray:
         return np.asarray(value).reshape(-1).astype(np.int64) - self._start
@@ -114,6 +126,11 @@ class Search(Factors):
     def value(self, made: IntArray) -> NDArray[Any]:
         return box_action(self._box, self._positions(made[None])[0])
 
+    def numbers(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        low, high = (bound.astype(np.float64).reshape(-1) / 2 for bound in (self._box.low, self._box.high))
+        moves = np.outer(self._steps, (-1.0, 1.0)).reshape(-1, 1)
+        return high + low, np.tile(moves, (self._n, 1)) * np.repeat(np.diag(high - low), 2 * self._bits, axis=0)
+
     def decisions(self, value: Any) -> IntArray:
         low, high = (bound.astype(np.float64).reshape(-1) / 2 for bound in (self._box.low, self._box.high))
         half = np.where(high > low, high - low, 1)
@@ -147,6 +164,14 @@ class Several(Factors):
         values = [part.value(piece) for part, piece in pieces]
         return tuple(values) if self._keys is None else dict(zip(self._keys, values, strict=True))
 
+    def numbers(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        begin, added = zip(*(part.numbers() for part in self._parts), strict=True)
+        rows, columns = (np.cumsum([0, *(part.shape[axis] for part in added)]) for axis in (0, 1))
+        whole = np.zeros((rows[-1], columns[-1]))
+        for number, part in enumerate(added):
+            whole[rows[number] : rows[number + 1], columns[number] : columns[number + 1]] = part
+        return np.concatenate(begin), whole
+
     def decisions(self, value: Any) -> IntArray:
         values = value if self._keys is None else [value[key] for key in self._keys]
         return np.concatenate([part.decisions(each) for part, each in zip(self._parts, values, strict=True)])
@@ -172,6 +197,20 @@ def factors_of(space: spaces.Space[Any], bits: int = DEFAULT_BITS) -> Factors:
         f"actions {space} cannot be decided on one after the other: use Discrete, MultiDiscrete, MultiBinary, a Box "
         "with bounds, or a Dict or Tuple of them"
     )
+
+
+def count_choices(space: spaces.Space[Any], bits: int = DEFAULT_BITS) -> int:
+    """How many choices all decisions have, without making any, however many there are; 0 for other spaces."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return sum(map(int, np.ravel(space.nvec)))
+    if isinstance(space, spaces.MultiBinary | spaces.Box):
+        return 2 * math.prod(map(int, space.shape)) * (bits if isinstance(space, spaces.Box) else 1)
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return sum(count_choices(part, bits) for part in parts)
+    return 0
 
 
 def mask_sizes(space: spaces.Space[Any]) -> list[int]:

@@ -6,8 +6,8 @@
 >>> export_onnx(agent, "policy.onnx")  # doctest: +SKIP
 >>> export_c(agent, "policy.h")  # doctest: +SKIP
 
-What is exported is the actor, from observations as the environment gives them to the most probable action in the
-environment's numbers. Only agents with an actor network have one: BDPI and ActorMimic.
+What is exported goes from observations as the environment gives them to the most probable action in the environment's
+numbers: the actor, or the votes of the critics. Agents with a table have neither.
 """
 
 from bdpi.export.c import export_c

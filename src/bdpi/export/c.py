@@ -21,9 +21,10 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
 import bdpi
+from bdpi.agents.decisions import Sums
 from bdpi.agents.inputs import Input, Normalization
 from bdpi.agents.policies import Network
-from bdpi.export.inputs import MASKS_ARE_NOT_EXPORTED, exportable_actor, inputs_of
+from bdpi.export.inputs import MASKS_ARE_NOT_EXPORTED, bounds_of, exportable_networks, inputs_of, leaves
 from bdpi.storage.atomic import make_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
 
 
 def export_c(agent: Ensemble, path: str | os.PathLike[str], name: str | None = None) -> None:
-    """Write an agent's actor, with all that comes before it, as one C99 header without dependencies.
+    """Write what an agent acts by, with all that comes before it, as one C99 header without dependencies.
 
     The header has ``static const float`` weights and two functions::
 
@@ -48,14 +49,24 @@ def export_c(agent: Ensemble, path: str | os.PathLike[str], name: str | None = N
     An observation is NAME_INPUTS numbers as the environment gives them, in the order of memory (C order) where they
     have several axes; a Discrete one is one number. Actions are the environment's numbers. The agent's scales and
     ``VecNormalize`` are part of the functions, as they are now; a saved agent has them in its file. ``VecFrameStack``
-    is not: the functions take stacked observations. Action masks are not, either: of the probabilities, take the
+    is not: the functions take stacked observations. Of an agent with ``n_stack``, a third function keeps them, in an
+    array of NAME_INPUTS numbers of yours::
+
+        void NAME_observe(float *observation, const float *frame, int begins);  // begins: the first of an episode
+
+    Action masks are not, either: of the probabilities, take the
     largest that is allowed. Compile with ``-lm`` where the C library needs it. The functions take a few hundred bytes
     of stack, for the hidden units.
 
-    :param agent: BDPI or ActorMimic, with a perceptron of tanh or ReLU units on Box or Discrete observations
+    The critics of an agent without an actor vote: their shares are its probabilities. Actions of several parts are
+    decided one after the other, and returned as NAME_NUMBERS floats, part after part, instead::
+
+        void NAME_act(const float *observation, float *action);
+
+    :param agent: any but TabularBDPI, with perceptrons of tanh or ReLU units on Box or Discrete observations
     :param path: of the file; folders are made, and a file of that name is replaced at once or not at all
     :param name: what the names in the header begin with; the file's name if None
-    :raises ValueError: for an agent without an actor, and for other observations and networks
+    :raises ValueError: for an agent with a table, and for other observations and networks
     """
     target = pathlib.Path(path)
     text = c_header(agent, _identifier(target.stem) if name is None else name)
@@ -70,11 +81,16 @@ def c_header(agent: Ensemble, name: str = "policy") -> str:
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"name must be letters, digits and _, beginning with a letter, got {name!r}")
-    actor = exportable_actor(agent)
+    opinions = exportable_networks(agent)
     part = _only_input(agent)
+    if agent.policy.prior_scale:
+        raise ValueError("critics with prior functions cannot be exported as C: export them as ONNX")
     with agent.learning_paused():
-        modules = _perceptron(actor)
-        arrays = _arrays(agent, part, modules[::2])
+        networks = [_perceptron(network) for ((_, network),) in opinions]
+        arrays = _arrays(agent, part, [modules[::2] for modules in networks])
+    modules, sums = networks[0], None if agent.decisions.is_plain else agent.decisions.sums()
+    if sums is not None:
+        arrays |= _decisions(agent, sums)
     sizes = [modules[0].in_features, *(layer.out_features for layer in modules[::2])]
     normalization = _normalization(part)
     return _template().render(
@@ -82,6 +98,7 @@ def c_header(agent: Ensemble, name: str = "policy") -> str:
         agent=type(agent).__name__,
         version=bdpi.__version__,
         shape=part.space.shape,
+        n_stack=agent.n_stack,
         states=part.space if isinstance(part.space, spaces.Discrete) else None,
         clip=None if normalization is None else normalization.clip,
         first_action=agent.decisions.first_action,
@@ -89,6 +106,12 @@ def c_header(agent: Ensemble, name: str = "policy") -> str:
         sizes=sizes,
         activation=_ACTIVATIONS[type(modules[1])] if len(modules) > 1 else "",
         arrays=arrays,
+        n_networks=len(networks),
+        is_vote=agent.policy.actor is None,
+        bounds=[] if sums is None else sums.bounds.tolist(),
+        n_decided=0 if sums is None else sums.seen.shape[1],
+        n_numbers=0 if sums is None else len(sums.action),
+        number_of=[] if sums is None else np.abs(sums.action_by).argmax(axis=1).tolist(),
         n_constants=sum(map(len, arrays.values())),
     )
 
@@ -120,6 +143,8 @@ def _only_input(agent: Ensemble) -> Input:
     if isinstance(agent.observation_space, spaces.Dict):
         raise ValueError(f"Dict observations cannot be exported as C: {remedy}")
     (part,) = inputs_of(agent).parts.values()
+    if isinstance(part.space, spaces.Discrete) and not agent.decisions.is_plain:
+        raise ValueError("decisions that follow state numbers cannot be exported as C: export them as ONNX")
     if not isinstance(part.space, spaces.Box | spaces.Discrete):
         raise ValueError(f"observations of {part.space} cannot be exported as C: {remedy}")
     if is_image_space(part.space):
@@ -154,8 +179,23 @@ def _normalization(part: Input) -> Normalization | None:
     return next((step for step in part.steps if isinstance(step, Normalization)), None)
 
 
-def _arrays(agent: Ensemble, part: Input, layers: list[nn.Linear]) -> dict[str, NDArray[Any]]:
-    """The constants, by the end of their names."""
+def _decisions(agent: Ensemble, sums: Sums) -> dict[str, NDArray[Any]]:
+    bounds = [bounds_of(space) for _, space in leaves(agent.action_space)]
+    low, high = (np.concatenate([each[side] for each in bounds]) for side in (0, 1))
+    whole = np.concatenate([np.full(len(each[0]), each[2]) for each in bounds])
+    seen = {"decided": sums.seen.reshape(-1), "decided_by": sums.seen_by.reshape(-1)} if sums.seen.size else {}
+    return {
+        **seen,
+        "action": sums.action,
+        "action_by": np.take_along_axis(sums.action_by, np.abs(sums.action_by).argmax(axis=1)[:, None], axis=1)[:, 0],
+        "low": low,
+        "high": high,
+        "whole": whole,
+    }
+
+
+def _arrays(agent: Ensemble, part: Input, networks: list[list[nn.Linear]]) -> dict[str, NDArray[Any]]:
+    """The constants, by the end of their names; those of several networks are one behind the other."""
     arrays: dict[str, NDArray[Any]] = {}
     for shift, factor in agent.policy.scales_of_parts().values():
         if bool((shift != 0).any() or (factor != 1).any()):
@@ -166,9 +206,10 @@ def _arrays(agent: Ensemble, part: Input, layers: list[nn.Linear]) -> dict[str, 
         mean = normalization.mean.reshape(-1)
         high = mean.astype(np.float32)
         arrays |= {"mean": high, "mean_rest": mean - high, "scale": 1 / normalization.deviation.reshape(-1)}
-    for number, layer in enumerate(layers):
-        weights, biases = (each.detach().cpu().numpy().reshape(-1) for each in (layer.weight, layer.bias))
-        arrays |= {f"weights_{number}": weights, f"biases_{number}": biases}
+    for number, layers in enumerate(zip(*networks, strict=True)):
+        for name, plural in (("weight", "weights"), ("bias", "biases")):
+            values = [getattr(layer, name).detach().cpu().numpy().reshape(-1) for layer in layers]
+            arrays[f"{plural}_{number}"] = np.concatenate(values)
     return arrays
 
 

@@ -25,6 +25,7 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
+        self._parameters: dict[Any, str] = {}
 
     def add(self, operator: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
         """Add a node with one output.
@@ -51,8 +52,11 @@ class Graph:
         return name
 
     def parameter(self, tensor: torch.Tensor, what: str) -> str:
-        """Add a parameter of the network."""
-        return self.constant(tensor.detach().cpu().numpy(), what=what)
+        """Add a parameter of a network, once for all that it is computed for."""
+        key = tensor.data_ptr(), tensor.shape, tensor.stride()
+        if key not in self._parameters:
+            self._parameters[key] = self.constant(tensor.detach().cpu().numpy(), what=what)
+        return self._parameters[key]
 
 
 def add_network(graph: Graph, network: nn.Module, inputs: str | dict[str, str]) -> str:

@@ -1,13 +1,19 @@
-"""What of an agent is exported: its actor, and all that comes before it."""
+"""What of an agent is exported: its networks, and all that comes before and after them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import unwrap_vec_normalize
 
-from bdpi.agents.inputs import Inputs, inputs_from, inputs_of_space
+from bdpi.agents.inputs import Inputs, inputs_from, inputs_of_space, stacked_inputs
 from bdpi.agents.policies import BDPIPolicy, Network
+from bdpi.learner.functional import bind_parameters
 
 if TYPE_CHECKING:
     from bdpi.agents import Ensemble
@@ -19,39 +25,76 @@ MASKS_ARE_NOT_EXPORTED = (
 )
 
 
-def exportable_actor(agent: Ensemble) -> Network:
-    """The actor of an agent.
+#: Networks whose weighted sum is an opinion.
+Opinion = list[tuple[float, Network]]
 
-    :raises ValueError: when there is none, or when it is more than a network behind the usual preprocessing
+
+def exportable_networks(agent: Ensemble) -> list[Opinion]:
+    """What an agent acts by: the scores of its actor, or the Q-values of each of its critics, which then vote.
+
+    :raises ValueError: when there is none, or when it is more than networks behind the usual preprocessing
     """
     from bdpi.agents import Ensemble
 
     name = type(agent).__name__
     if not isinstance(agent, Ensemble):
-        raise ValueError(f"{name} is not an agent of this package: only policies of BDPI and ActorMimic are exported")
+        raise ValueError(f"{name} is not an agent of this package: only policies of its own agents are exported")
     policy = agent.policy
-    if not agent.decisions.is_plain:
-        raise ValueError(
-            f"{agent.action_space} actions are decided on one after the other, which is not exported: export an agent "
-            "with Discrete actions, or call predict"
-        )
-    if policy.actor is None:
-        raise ValueError(
-            f"{name} has no actor network to export: it acts by its critics or tables. Train BDPI or ActorMimic."
-        )
-    for method in ("preprocess", "probabilities", "_probabilities", "_predict"):
+    followed = policy.followed()
+    if "actor" in followed:
+        raise ValueError(f"{name} has no network to export, but a table: read it from agent.policy.state_dict()")
+    for method in ("preprocess", "probabilities", "_probabilities", "_behaviour", "_decide", "_choose", "_predict"):
         if getattr(type(policy), method) is not getattr(BDPIPolicy, method):
             raise ValueError(
                 f"{type(policy).__name__} has a method {method} of its own, which cannot be exported: do that in the "
                 "environment or in a features extractor"
             )
-    if not all(bool(parameter.isfinite().all()) for parameter in policy.actor.parameters()):
-        raise ValueError("the actor holds numbers that are not finite: export an earlier agent, learning has diverged")
-    return policy.actor
+    opinions: list[Opinion] = []
+    if policy.actor is not None:
+        opinions.append([(1.0, policy.actor)])
+    for critic, active in enumerate(followed["active"].tolist() if followed else ()):
+        opinions.append([(1.0, _with(policy, followed["critics.parameters"][critic, active]))])
+        if policy.prior_scale:
+            opinions[-1].append((policy.prior_scale, _with(policy, followed["priors"][critic])))
+    for _, network in itertools.chain(*opinions):
+        if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
+            raise ValueError(
+                "the networks hold numbers that are not finite: export an earlier agent, learning has diverged"
+            )
+    return opinions
+
+
+def _with(policy: BDPIPolicy, parameters: torch.Tensor) -> Network:
+    """A critic that has these parameters."""
+    with torch.random.fork_rng():
+        critic = policy.make_critic().eval()
+    bind_parameters(critic, parameters.clone())
+    return critic
+
+
+def leaves(space: spaces.Space[Any], name: str = "action") -> list[tuple[str, spaces.Space[Any]]]:
+    """The parts of an action space, with their names: ``action.left`` of a Dict, ``action.0`` of a Tuple."""
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        named = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        return [leaf for key, part in named for leaf in leaves(part, f"{name}.{key}")]
+    return [(name, space)]
+
+
+def bounds_of(space: spaces.Space[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
+    """Bounds of each number of a part of an action, and whether these are whole numbers."""
+    if isinstance(space, spaces.Box):
+        whole = bool(np.issubdtype(space.dtype, np.integer))
+        return space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64), whole
+    if isinstance(space, spaces.MultiBinary):
+        return np.zeros(int(np.prod(space.shape))), np.ones(int(np.prod(space.shape))), True
+    assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec)
+    low = np.ravel(space.start).astype(np.float64)
+    return low, low + sizes - 1, True
 
 
 def inputs_of(agent: Ensemble) -> Inputs:
-    """The inputs of an agent's exported policy, see :func:`~bdpi.agents.inputs.inputs_from`.
+    """The inputs of an agent's exported policy, see :func:`~bdpi.agents.inputs.inputs_from`, or stacks of them.
 
     An agent that was loaded without an environment has them from its file.
 
@@ -60,10 +103,11 @@ def inputs_of(agent: Ensemble) -> Inputs:
     environment = agent.get_env()
     is_normalized = environment is not None and unwrap_vec_normalize(environment) is not None
     if environment is None and agent.kept_inputs is not None:
-        return agent.kept_inputs
+        return stacked_inputs(agent.kept_inputs, agent.n_stack)
     if agent.kept_normalizer is not None and not is_normalized:
         raise ValueError(
             "this agent learned with VecNormalize, and how that comes before its policy is not known here: load it "
             "with the environment that it learned in, load(..., env=...), and export it then"
         )
-    return inputs_of_space(agent.observation_space) if environment is None else inputs_from(environment)
+    inputs = inputs_of_space(agent.observation_space) if environment is None else inputs_from(environment)
+    return stacked_inputs(inputs, agent.n_stack)

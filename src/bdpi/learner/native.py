@@ -81,7 +81,9 @@ def _native_rule(rule: ActorRule | CriticRule) -> tuple[str, float, int]:
 class NativeLearner:
     """BDPI's learning epoch in C++.
 
-    Observations are float32 of shape (n, n_inputs), or, with ``one_hot``, int64 state numbers of shape (n,).
+    Observations are float32 of shape (n, n_inputs), or, with ``one_hot``, int64 state numbers of shape (n,). Epochs
+    read uint8 and bool, too. With 128 inputs or more, an epoch computes on distinct rows and skips inputs that do not
+    matter.
 
     :param actor_sizes: inputs, hidden units of each layer, actions; ``[8, 256, 4]`` has one hidden layer
     :param critic_sizes: the same for the critics

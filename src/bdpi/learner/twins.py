@@ -23,7 +23,7 @@ def check_twins(rule: ActorRule | None, n_actions: int, critic_rule: CriticRule 
     seen, sizes = rng.normal(size=(n, 2)).astype(np.float32), [2, n_actions]
     parameters = rng.normal(size=(3, 3 * n_actions)).astype(np.float32)
     state = LearnerState.fresh(parameters[0], parameters[None, 1:])
-    learner = NativeLearner(sizes, sizes, state, n_threads=1)
+    learner = NativeLearner(sizes, sizes, state, batch_size=1, n_threads=1)
     actions, rewards = rng.integers(n_actions, size=n), rng.normal(size=n).astype(np.float32)
     transitions = Transitions(seen, actions, rewards, np.full(n, 0.9, np.float32), seen[::-1].copy())
     hyperparameters = Hyperparameters(1, 1, critic_rule, actor_rule=rule)

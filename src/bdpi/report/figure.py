@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bdpi.report import style
 from bdpi.report.entropy import entropies_of
 from bdpi.report.panels import Panel, Row
@@ -20,7 +22,8 @@ _PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_HEIGHT = 3.4, 2.35, 0.55  # inches
 def draw_figure(rows: Sequence[Row], paths: Sequence[Path], title: str = "") -> None:
     """Draw all rows into one picture; the suffix of each path (``.png``, ``.pdf``) decides how it is written.
 
-    Bands are 95 % bootstrap intervals of the mean over runs. The paper's curves are thin lines of the same colour.
+    Bands are 95 % bootstrap intervals of the mean over four runs or more. The paper's curves are thin lines of the same
+    colour.
 
     :param rows: as :func:`bdpi.report.panels.rows_of` makes them; at least one.
     :raises ValueError: when there is nothing to draw.
@@ -39,7 +42,7 @@ def draw_figure(rows: Sequence[Row], paths: Sequence[Path], title: str = "") -> 
     ):
         _draw_row(part, row, panels, n_columns)
     figure.supxlabel(
-        "Lines: mean over runs of the smoothed return. Bands: 95 % bootstrap intervals of that mean.",
+        "Lines: mean over runs of the smoothed return. Bands: its 95 % bootstrap interval, of four runs or more.",
         x=0.01,
         ha="left",
         color="#777777",
@@ -69,8 +72,7 @@ def draw_entropy(runs: Sequence[StoredRun], paths: Sequence[Path]) -> None:
         decorate(each, panel.title)
         each.set_xlabel(f"time-step (running average over {panel.window})", color=TEXT_COLOUR, fontsize=9)
         each.set_ylabel("entropy of the policy, bits", color=TEXT_COLOUR, fontsize=9)
-        each.legend(frameon=False, fontsize=8.5, labelcolor=TEXT_COLOUR, title="bands: standard deviation over runs")
-        each.get_legend().get_title().set(fontsize=8, color=TEXT_COLOUR)
+        beside(each, "bands: standard deviation over runs")
         each.set_ylim(bottom=0.0)
         each.set_xlim(0, max(int(curve.steps[-1]) for curve in panel.curves))
     save_figure(figure, paths)
@@ -126,10 +128,13 @@ def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str], drawn: dict[st
 
     :return: whether the paper has curves for it.
     """
-    curves = [(series, learning_curve(series)) for series in panel.series]
-    paper = [(series.name, curve) for series in panel.series if (curve := panel.paper(series.name))]
+    curves = [(series, learning_curve(series, x=panel.x)) for series in panel.series]
+    paper = [(series.name, curve) for series in panel.series if (curve := panel.drawn_paper(series.name))]
+    ends = [int(ours.episodes[-1]) for _, ours in curves if len(ours.episodes)]
+    end = max(1, *(ends or [int(curve.episodes[-1]) for _, curve in paper]), 1)
     for name, curve in paper:
-        axes.plot(curve.episodes, curve.returns, color=colours[name], linewidth=0.8, alpha=0.75, zorder=2)
+        n = np.searchsorted(curve.episodes, end, side="right")  # what is beyond would widen the other axis
+        axes.plot(curve.episodes[:n], curve.returns[:n], color=colours[name], linewidth=0.8, alpha=0.75, zorder=2)
     # The subject last, so that nothing covers it.
     subject = style.subject([series.name for series in panel.series])
     for series, ours in sorted(curves, key=lambda item: item[0].name == subject):
@@ -144,9 +149,8 @@ def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str], drawn: dict[st
     decorate(axes, style.environment_title(panel.environment))
     counts = _counts_text(panel)
     axes.set_title(counts, loc="right", fontsize=7.5, color="#777777", pad=4)
-    end = max(series.n_episodes for series in panel.series) or max((int(c.episodes[-1]) for _, c in paper), default=0)
-    axes.set_xlim(0, max(1, end))
-    axes.set_xlabel("episode", color=TEXT_COLOUR, fontsize=9)
+    axes.set_xlim(0, end)
+    axes.set_xlabel(panel.x_label, color=TEXT_COLOUR, fontsize=9)
     return bool(paper)
 
 
@@ -173,6 +177,14 @@ def decorate(axes: Any, title: str) -> None:
     axes.spines["bottom"].set_color(_AXIS)
 
 
+def beside(axes: Any, title: str) -> None:
+    """A legend outside the axes, where it covers no curve."""
+    axes.legend(
+        frameon=False, fontsize=8.5, labelcolor=TEXT_COLOUR, title=title, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+    )
+    axes.get_legend().get_title().set(fontsize=8, color=TEXT_COLOUR)
+
+
 def literal(text: str) -> str:
     """The text as it is: Matplotlib reads what is between dollars as a formula."""
     return text.replace("$", r"\$")
@@ -189,12 +201,16 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, paths: Sequence[Path]) -> None:
-    """Write the figure; the suffix of each path decides how."""
+    """Write the figure; the suffix of each path decides how. PDFs have TrueType fonts, as publishers ask for, and
+    pictures 300 points to an inch."""
+    import matplotlib
+
     for path in paths:
         # Without a date, the same runs give the same bytes.
         metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
 
         def save(file: Any, path: Path = path, metadata: dict[str, None] | None = metadata) -> None:
-            figure.savefig(file, format=path.suffix[1:], metadata=metadata)
+            with matplotlib.rc_context({"pdf.fonttype": 42}):
+                figure.savefig(file, format=path.suffix[1:], metadata=metadata, dpi=300)
 
         write_atomically(path, save)

@@ -9,7 +9,7 @@ from typing import Any
 from bdpi.report import style
 from bdpi.report.entropy import EntropyPanel
 from bdpi.report.panels import Panel, Row
-from bdpi.report.statistics import learning_curve
+from bdpi.report.statistics import FEWEST, learning_curve
 
 MAX_POINTS = 240  # per curve: about one per two pixels of an enlarged panel
 
@@ -20,7 +20,7 @@ def row_data(place: str, row: Row) -> dict[str, Any]:
     :param place: id of the element that they are drawn in
     """
     panels = [
-        _panel(panel.environment, style.environment_title(panel.environment), "episode", "return", _curves(panel))
+        _panel(panel.environment, style.environment_title(panel.environment), panel.x_label, "return", _curves(panel))
         for panel in row.panels
     ]
     return _row(place, row.title, "95 % bands", row.series, panels)
@@ -55,10 +55,10 @@ def _panel(environment: str, title: str, x: str, y: str, curves: list[dict[str, 
 def _curves(panel: Panel) -> list[dict[str, Any]]:
     ours, papers = [], []
     for series in panel.series:
-        curve = learning_curve(series, MAX_POINTS)
-        band = (curve.low, curve.high) if curve.runs > 1 else ()
+        curve = learning_curve(series, MAX_POINTS, panel.x)
+        band = (curve.low, curve.high) if curve.runs >= FEWEST else ()
         ours.append(_curve(series.name, series.count, curve.episodes, curve.mean, *band))
-        paper = panel.paper(series.name)
+        paper = panel.drawn_paper(series.name)
         if paper is not None:
             points = {"x": paper.episodes.astype(int).tolist(), "y": _numbers(paper.returns)}
             papers.append({"series": series.name, "paper": True, **points})

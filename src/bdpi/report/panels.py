@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -76,15 +76,28 @@ class Panel:
     :param row: name of the row, ``"algorithms"``
     :param environment: Gymnasium id
     :param series: its curves, in the order of the legend
+    :param with_paper: compare them with the paper's
+    :param x: what its curves are drawn over: ``"episodes"`` or ``"steps"``
     """
 
     row: str
     environment: str
     series: tuple[StoredSeries, ...]
+    with_paper: bool = True
+    x: str = "episodes"
 
     def paper(self, series: str) -> PaperCurve | None:
         """The paper's curve for one of the series, where it has one."""
-        return paper_curve(self.row, self.environment, series)
+        return paper_curve(self.row, self.environment, series) if self.with_paper else None
+
+    def drawn_paper(self, series: str) -> PaperCurve | None:
+        """The same to be drawn: the paper's curves are over episodes."""
+        return self.paper(series) if self.x == "episodes" else None
+
+    @property
+    def x_label(self) -> str:
+        """Of the axis."""
+        return "episode" if self.x == "episodes" else "environment step"
 
 
 @dataclass(frozen=True)
@@ -113,8 +126,11 @@ def shared_length(lengths: Iterable[int]) -> int:
     return min((length for length in lengths if length), default=0)
 
 
-def rows_of(runs: Iterable[StoredRun]) -> list[Row]:
-    """Sort runs into rows, panels and series, in the paper's order, then in that of the alphabet."""
+def rows_of(runs: Iterable[StoredRun], with_paper: bool = True, x: str = "episodes") -> list[Row]:
+    """Sort runs into rows, panels and series, in the paper's order, then in that of the alphabet.
+
+    :param with_paper: see :class:`Panel`, and for ``x``
+    """
     grouped: dict[tuple[str, str], dict[str, dict[str, list[StoredRun]]]] = {}
     for run in runs:
         place = run.place
@@ -126,7 +142,10 @@ def rows_of(runs: Iterable[StoredRun]) -> list[Row]:
             study,
             row,
             _title(study, row, names[row] > 1),
-            tuple(_panel(row, environment, panels[environment]) for environment in style.ordered_environments(panels)),
+            tuple(
+                replace(_panel(row, environment, panels[environment]), with_paper=with_paper, x=x)
+                for environment in style.ordered_environments(panels)
+            ),
         )
         for (study, row), panels in sorted(grouped.items(), key=lambda item: (style.row_rank(item[0][1]), item[0][0]))
     ]

@@ -12,7 +12,7 @@ import numpy as np
 
 from bdpi.report import style
 from bdpi.report.configurations import Algorithm, Comparison
-from bdpi.report.figure import TEXT_COLOUR, decorate, literal, new_figure, save_figure
+from bdpi.report.figure import TEXT_COLOUR, beside, decorate, literal, new_figure, save_figure
 from bdpi.report.sensitivity import (
     Importance,
     best_of_others,
@@ -209,8 +209,7 @@ def draw_robustness(comparisons: Sequence[Comparison], paths: Sequence[Path]) ->
         axes.set_xlim(0, 100)
         axes.set_xlabel("configurations, the best first (% of all)", color=TEXT_COLOUR, fontsize=9)
         axes.set_ylabel("total reward", color=TEXT_COLOUR, fontsize=9)
-        axes.legend(frameon=False, fontsize=8.5, labelcolor=TEXT_COLOUR, title="algorithm (configurations)")
-        axes.get_legend().get_title().set(fontsize=8, color=TEXT_COLOUR)
+        beside(axes, "algorithm (configurations)")
     save_figure(figure, paths)
 
 

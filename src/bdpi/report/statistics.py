@@ -25,6 +25,7 @@ from bdpi.runs.episodes import moving_average
 Floats: TypeAlias = NDArray[np.float64]
 
 REPETITIONS = 2_000
+FEWEST = 4  # runs of which a bootstrap can say anything
 _PERCENTILES = (2.5, 97.5)
 # The moving average begins at the first return, so the first episodes could reach a threshold by luck.
 _EPISODES_BEFORE_THRESHOLD = 10
@@ -54,11 +55,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """Mean of the smoothed returns, at some episodes.
+    """Mean of the smoothed returns, at some episodes, or steps.
 
-    :param episodes: the first is 1
+    :param episodes: the first is 1; of a curve over steps, these
     :param mean: over runs
-    :param low: lower end of the 95 % bootstrap band; NaN with a single run
+    :param low: lower end of the 95 % bootstrap band; NaN with fewer than four runs
     :param high: upper end
     :param runs: how many runs it has
     """
@@ -70,19 +71,40 @@ class LearningCurve:
     runs: int
 
 
-def learning_curve(series: StoredSeries, max_points: int = 400) -> LearningCurve:
+def learning_curve(series: StoredSeries, max_points: int = 400, x: str = "episodes") -> LearningCurve:
     """The curve of a series; no points where no run has an episode.
 
     :param max_points: longer curves are thinned; the first and the last episode are always among the points.
+    :param x: ``"steps"``: over environment steps of training, from where all runs have ended an episode to where one
+        ends. A run has the smoothed return of its last episode until the next one ends.
     """
-    n = series.n_episodes
-    shown = np.unique(np.linspace(0, n - 1, min(n, max_points)).round().astype(np.int64)) if n else np.arange(0)
-    curves = series.smoothed[:, shown]
-    if len(curves) < 2:
+    if x == "steps":
+        at, curves = _over_steps(series, max_points)
+    else:
+        n = series.n_episodes
+        shown = np.unique(np.linspace(0, n - 1, min(n, max_points)).round().astype(np.int64)) if n else np.arange(0)
+        at, curves = shown + 1, series.smoothed[:, shown]
+    if len(curves) < FEWEST:
         mean = curves.mean(axis=0) if len(curves) else np.zeros(0)
-        return LearningCurve(shown + 1, mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan), len(curves))
+        return LearningCurve(at, mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan), len(curves))
     low, high = np.percentile(_weights((len(curves),))[0] @ curves, _PERCENTILES, axis=0)
-    return LearningCurve(shown + 1, curves.mean(axis=0), low, high, len(curves))
+    return LearningCurve(at, curves.mean(axis=0), low, high, len(curves))
+
+
+def _over_steps(series: StoredSeries, max_points: int) -> tuple[NDArray[np.int64], Floats]:
+    """Steps, and the smoothed returns of the used runs there."""
+    ends = [np.cumsum(run.lengths)[: len(run.shown_returns)] for run in series.used]
+    if not ends:
+        return np.arange(0), np.zeros((0, 0))
+    first, last = max(int(each[0]) for each in ends), min(int(each[-1]) for each in ends)
+    if last < first:  # a run is shorter than the first episode of another one
+        return np.arange(0), np.zeros((len(ends), 0))
+    at = np.unique(np.linspace(first, last, max_points).round().astype(np.int64))
+    curves = [
+        np.array(moving_average(run.shown_returns.tolist()))[np.searchsorted(each, at, side="right") - 1]
+        for run, each in zip(series.used, ends, strict=True)
+    ]
+    return at, np.array(curves)
 
 
 def scores(series: StoredSeries, last: float = 1.0, n_episodes: int | None = None) -> Floats:
@@ -112,8 +134,9 @@ def mean(values: Floats) -> Estimate:
     return Estimate(value, value - half, value + half, n)
 
 
-def bootstrap_mean(values: Floats, fewest: int = 4) -> Estimate:
-    """Mean, with a percentile interval from a bootstrap over runs; without one below ``fewest`` runs."""
+def bootstrap_mean(values: Floats, fewest: int = FEWEST) -> Estimate:
+    """Mean, with a percentile interval from a bootstrap over runs, which is never wider than the runs are apart;
+    without one below ``fewest`` runs."""
     n = len(values)
     value = float(values.mean()) if n else math.nan
     if n < fewest:
@@ -145,7 +168,7 @@ def iqm(strata: Sequence[Floats]) -> Estimate:
     if not n:
         return Estimate(math.nan, math.nan, math.nan, 0)
     value = float(interquartile_mean(np.concatenate(strata)))
-    if min(len(values) for values in strata) < 2:
+    if min(len(values) for values in strata) < FEWEST:
         return Estimate(value, math.nan, math.nan, n)
 
     generator = np.random.default_rng(0)
@@ -165,7 +188,7 @@ def improvement(pairs: Sequence[tuple[Floats, Floats]]) -> Estimate:
         return Estimate(math.nan, math.nan, math.nan, 0)
     wins = [(x[:, None] > y) + 0.5 * (x[:, None] == y) for x, y in pairs]
     value = float(np.mean([matrix.mean() for matrix in wins]))
-    if min(min(matrix.shape) for matrix in wins) < 2:
+    if min(min(matrix.shape) for matrix in wins) < FEWEST:
         return Estimate(value, math.nan, math.nan, n)
 
     weights = iter(_weights(tuple(size for matrix in wins for size in matrix.shape)))

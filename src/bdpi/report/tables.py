@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -54,7 +54,17 @@ class TabledRow:
 
 def tables_of(row: Row) -> list[TextTable]:
     """The tables of one row of panels; those that would be empty are left out."""
-    return [table for table in (_returns(row), _thresholds(row), _improvement(row), _every_pair(row)) if table.rows]
+    with_paper = all(panel.with_paper for panel in row.panels)
+    tables = (_returns(row), _thresholds(row), _improvement(row), _every_pair(row))
+    return [table if with_paper else without_paper(table) for table in tables if table.rows]
+
+
+def without_paper(table: TextTable) -> TextTable:
+    """A table without the columns and the notes that compare with the paper."""
+    kept = [column for column, name in enumerate(table.columns) if "paper" not in name]
+    rows = tuple(tuple(row[column] for column in kept) for row in table.rows)
+    note = table.note.split(" The paper's means")[0].replace("it and the paper's are averaged", "it is averaged")
+    return replace(table, columns=tuple(table.columns[column] for column in kept), rows=rows, note=note)
 
 
 def unfinished(rows: Sequence[Row]) -> TextTable:
@@ -144,7 +154,7 @@ def _returns(row: Row) -> TextTable:
         for _, last in SCORES:
             values = statistics.scores(series, last)
             paper = _paper_score(panel.paper(series.name), series.n_episodes, last)
-            cells += [estimate_text(statistics.mean(values)), estimate_text(statistics.iqm([values])), paper]
+            cells += [estimate_text(statistics.bootstrap_mean(values)), estimate_text(statistics.iqm([values])), paper]
         lines.append(tuple(cells))
     columns = [f"{kind}, {score}" for score, _ in SCORES for kind in ("mean", "IQM", "paper")]
     return TextTable(
@@ -152,9 +162,10 @@ def _returns(row: Row) -> TextTable:
         ("environment", "series", "runs", "episodes", *columns),
         2,
         tuple(lines),
-        "Brackets hold 95 % intervals over runs: Student's for means, a bootstrap's for interquartile means (IQM), "
-        "which leave out the best and the worst quarter of the runs. The paper's means are those of its curves over "
-        "the same episodes; where a curve does not cover them, its range is given.",
+        "Brackets hold 95 % bootstrap intervals over runs, which stay within what the runs returned, and are a little "
+        "too narrow for few of them; below four runs there are none. Interquartile means (IQM) leave out the best and "
+        "the worst quarter of the runs. The paper's means are those of its curves over the same episodes; where a "
+        "curve does not cover them, its range is given.",
     )
 
 
@@ -201,7 +212,7 @@ def _thresholds(row: Row) -> TextTable:
         2,
         tuple(lines),
         "First episode at which the smoothed return reaches the threshold. The mean curve has the episodes that all "
-        "runs have; it and the paper's are averaged once more, over a twentieth of the episodes in the paper's figure, "
+        "runs have; it and the paper's are averaged once more, over a twentieth of the episodes that are usual there, "
         "so that a short peak does not count. Runs count with all episodes that each of them has: where these differ, "
         "it is said how many. The median run is there when more than half of the runs are. The first nine episodes, "
         "too few for the smoothing, do not count.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bdpi.report.configurations import comparisons_of, is_drawn
@@ -11,7 +12,7 @@ from bdpi.report.figure import draw_entropy, draw_figure
 from bdpi.report.page import make_page
 from bdpi.report.panels import rows_of
 from bdpi.report.robustness import Robustness, write_robustness
-from bdpi.report.tables import TabledRow, escaped, markdown, unfinished
+from bdpi.report.tables import TabledRow, escaped, markdown, unfinished, without_paper
 from bdpi.runs.errors import RunError
 from bdpi.runs.results import StoredRun
 from bdpi.storage.atomic import write_atomically
@@ -20,7 +21,14 @@ _PANELS, _CURVES = 24, 8  # that are drawn within seconds; curves for each panel
 
 
 def write_report(
-    runs: Sequence[StoredRun], folder: Path, *, title: str, command: str, problems: Sequence[str] = ()
+    runs: Sequence[StoredRun],
+    folder: Path,
+    *,
+    title: str,
+    command: str,
+    problems: Sequence[str] = (),
+    with_paper: bool = True,
+    x: str = "episodes",
 ) -> list[Path]:
     """Write ``figure.png``, ``figure.pdf``, ``tables.md`` and ``index.html``; ``entropy.png`` and ``entropy.pdf`` too
     where runs have recorded entropies. Runs with random configurations have no learning curves in common: they are in
@@ -31,6 +39,8 @@ def write_report(
     :param title: of the page, the figure and the tables.
     :param command: what the reader would run to get the report again.
     :param problems: what the reader should know, such as runs that could not be read.
+    :param with_paper: draw and table the paper's curves, where it has any.
+    :param x: what curves are drawn over: ``"episodes"`` or ``"steps"`` of training.
     :return: the files, in the order in which they were written.
     :raises RunError: when there are no runs, or too many panels or curves; when the folder cannot be made.
     """
@@ -41,7 +51,7 @@ def write_report(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"the folder {folder} cannot be made: {error.strerror or error}") from None
-    rows = rows_of(run for run in runs if not is_drawn(run))
+    rows = rows_of((run for run in runs if not is_drawn(run)), with_paper, x)
     written = []
     if rows:
         written = [folder / "figure.png", folder / "figure.pdf"]
@@ -52,6 +62,8 @@ def write_report(
         written += entropy
     robustness, drawn = write_robustness(comparisons_of(runs), folder)
     written += drawn
+    if not with_paper:
+        robustness = replace(robustness, tables=[without_paper(table) for table in robustness.tables])
     tables, page = folder / "tables.md", folder / "index.html"
     tabled = TabledRow.all_of(rows)
     _write(tables, _markdown(tabled, title, command, robustness, problems))

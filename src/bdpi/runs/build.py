@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,12 +13,13 @@ import numpy as np
 
 from bdpi.runs.config import BaseConfig, RunConfig
 from bdpi.runs.errors import RunError, named, one_line
-from bdpi.runs.modules import import_module, not_registered
+from bdpi.runs.modules import import_module, import_wrapper, not_registered
 from bdpi.runs.presets import preset_of
 from bdpi.runs.settings import policy_arguments
 
 if TYPE_CHECKING:
     import gymnasium as gym
+    from stable_baselines3.common.vec_env import VecEnv
 
     from bdpi.agents import Ensemble as Agent
 
@@ -50,10 +51,24 @@ def is_peer(name: str) -> bool:
     return name in PEER_NAMES
 
 
-def make_environment(environment: str, render_mode: str | None = None) -> gym.Env[Any, Any]:
+def environment_of(config: BaseConfig, render_mode: str | None = None) -> gym.Env[Any, Any]:
+    """The environment of a run, with its arguments and wrappers.
+
+    :raises RunError: see :func:`make_environment`; for a wrapper that there is not
+    """
+    made = make_environment(config.environment, render_mode, config.env_kwargs)
+    for name in config.wrappers:
+        made = import_wrapper(name)(made)
+    return made
+
+
+def make_environment(
+    environment: str, render_mode: str | None = None, arguments: Mapping[str, Any] | None = None
+) -> gym.Env[Any, Any]:
     """``gymnasium.make``, that also knows the environments of this package and whose errors are one line.
 
     :param environment: of ``my_module:MyEnv-v0``, the module may be in the current folder.
+    :param arguments: of its constructor, those that are not the default.
     :raises RunError: when there is no such environment, or it cannot be made.
     """
     import gymnasium as gym
@@ -68,7 +83,8 @@ def make_environment(environment: str, render_mode: str | None = None) -> gym.En
         if module:
             import_module(module)
         # Not every environment has this argument.
-        return gym.make(environment) if render_mode is None else gym.make(environment, render_mode=render_mode)
+        drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+        return gym.make(environment, **{**(arguments or {}), **drawn})
     except RunError:
         raise
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv) as error:
@@ -81,7 +97,8 @@ def make_environment(environment: str, render_mode: str | None = None) -> gym.En
         # Gymnasium raises the bare base class for ids that no rule of its grammar matches.
         if type(error) is gym.error.Error and "id" in str(error).lower():
             raise RunError(_unknown_environment(environment, error, list(gym.registry))) from None
-        raise RunError(f"{environment} cannot be made: {named(error)}") from None
+        given = f" with {', '.join(f'{name}={value!r}' for name, value in arguments.items())}" if arguments else ""
+        raise RunError(f"{environment} cannot be made{given}: {named(error)}") from None
 
 
 def _unknown_environment(environment: str, error: Exception, registered: list[str]) -> str:
@@ -211,7 +228,7 @@ def with_preset(config: Config, note: Callable[[str], None]) -> Config:
     return config.changed(policy_kwargs={**preset, **config.policy_kwargs})
 
 
-def build_agent(config: BaseConfig, environment: gym.Env[Any, Any]) -> Agent:
+def build_agent(config: BaseConfig, environment: gym.Env[Any, Any] | VecEnv) -> Agent:
     """:raises RunError: for spaces and hyper-parameters that the agent refuses."""
     from bdpi.agents import PAPER_AGENTS
 
@@ -231,7 +248,7 @@ def build_agent(config: BaseConfig, environment: gym.Env[Any, Any]) -> Agent:
         raise RunError(f"the agent cannot be made: {named(error)}") from None
 
 
-def load_agent(config: BaseConfig, path: Path, environment: gym.Env[Any, Any]) -> Agent:
+def load_agent(config: BaseConfig, path: Path, environment: gym.Env[Any, Any] | VecEnv) -> Agent:
     """The agent of a run, or a peer.
 
     :raises RunError: when the file is missing, damaged, foreign, or of an agent with other spaces.

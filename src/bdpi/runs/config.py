@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -28,6 +29,9 @@ from bdpi.storage.reading import Damaged, parse_json
 #: Of the layout of ``config.json``.
 SCHEMA_VERSION = 1
 DEFAULT_EPISODES = 300
+MOST_ENVIRONMENTS = 1024
+#: What a file holds only of runs that use it.
+_OPTIONS = ("env_kwargs", "wrappers", "n_envs", "eval_every", "eval_episodes", "film_every")
 
 State = Literal["prepared", "running", "finished", "interrupted", "failed"]
 
@@ -41,6 +45,16 @@ def _printable(text: str) -> str:
 Printable = Annotated[str, AfterValidator(_printable)]
 
 
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    """As they come back from a file, so that a run that is resumed has the same."""
+    try:
+        return dict(json.loads(json.dumps(arguments, allow_nan=False)))
+    except (TypeError, ValueError):
+        raise RunError(
+            f"arguments of environments are numbers, texts, true, false, null, lists and dicts of them, not {arguments}"
+        ) from None
+
+
 class BaseConfig(BaseModel):
     """What all runs are given.
 
@@ -52,6 +66,9 @@ class BaseConfig(BaseModel):
         ``"relu"``) and ``normalize_images``, written as JSON can hold them
     :param action_bits: binary decisions per number of a continuous action; ``None``: the default where actions are
         continuous, nothing elsewhere
+    :param env_kwargs: arguments of the environment, beside its id; what JSON can hold
+    :param wrappers: subclasses of ``gymnasium.Wrapper`` around the environment, the innermost first:
+        ``"my_module:MyWrapper"``
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,6 +79,8 @@ class BaseConfig(BaseModel):
     hyperparameters: dict[str, Any] = {}
     policy_kwargs: dict[str, Any] = {}
     action_bits: StrictInt | None = None
+    env_kwargs: Annotated[dict[str, Any], AfterValidator(_plain)] = {}
+    wrappers: list[Printable] = []
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other values, which are checked."""
@@ -76,12 +95,20 @@ class RunConfig(BaseConfig):
     :param off_policy_noise: in training, each action is replaced by a random one with this probability, and each
         training episode is followed by a test episode without noise that is not learned from; ``None``: neither
     :param record_entropy: keep the entropy of the policy in every step, for agents with an actor
+    :param n_envs: how many environments are stepped together; the last step may then end more episodes than asked for
+    :param eval_every: evaluate the agent each time so many steps are made, and keep the best one; ``None``: do not
+    :param eval_episodes: of each evaluation
+    :param film_every: film an episode each time so many episodes have ended; ``None``: do not
     """
 
     episodes: StrictInt | None = DEFAULT_EPISODES
     steps: StrictInt | None = None
     off_policy_noise: StrictFloat | None = None
     record_entropy: StrictBool = False
+    n_envs: StrictInt = 1
+    eval_every: StrictInt | None = None
+    eval_episodes: StrictInt = 5
+    film_every: StrictInt | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -91,6 +118,13 @@ class RunConfig(BaseConfig):
             raise RunError("the number of episodes or steps must be at least 1")
         if self.off_policy_noise is not None and not 0 <= self.off_policy_noise <= 1:
             raise RunError(f"off-policy noise is a probability, from 0 to 1, not {self.off_policy_noise}")
+        for name in ("n_envs", "eval_every", "eval_episodes", "film_every"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise RunError(f"{name} must be at least 1, not {value}")
+        if self.n_envs > MOST_ENVIRONMENTS:
+            raise RunError(f"n_envs must be at most {MOST_ENVIRONMENTS}, not {self.n_envs}: they share one process")
+        if self.n_envs > 1 and self.record_entropy:
+            raise RunError("the entropy of the policy is recorded in one environment: leave n_envs out")
         return self
 
 
@@ -161,7 +195,10 @@ class RunStatus(Circumstances):
     :param resumed: later sessions
     :param finished: when the last session ended
     :param checkpoint: number of the last one
+    :param evaluations: how many episodes of them there were at that time
     :param findings: why the run may not learn: code, message and remedy of each
+    :param log: services that its numbers go to
+    :param log_id: by which they know the run
     :param study: where it belongs, in a study
     :param configuration: where hyper-parameters were drawn from lists, which value each has, and of how many
     """
@@ -175,7 +212,10 @@ class RunStatus(Circumstances):
     resumed: list[Circumstances] = []
     finished: str | None = None
     checkpoint: StrictInt = 0
+    evaluations: Annotated[StrictInt, Field(ge=0)] = 0
     findings: list[dict[str, str]] = []
+    log: list[Literal["tensorboard", "wandb", "mlflow", "csv"]] = []
+    log_id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] = ""
     study: Place | None = None
     configuration: dict[str, Choice] | None = None
 
@@ -224,11 +264,11 @@ class RunRecord:
         if version != SCHEMA_VERSION:
             raise RunError(f"{source} has schema_version {version!r}, and {SCHEMA_VERSION} is known: use a newer bdpi")
         config: type[RunConfig | OfflineConfig] = OfflineConfig if "journal" in data else RunConfig
-        missing = next((name for name in config.model_fields if name not in data), None)
+        missing = next((name for name in config.model_fields if name not in data and name not in _OPTIONS), None)
         if missing is not None:
             raise RunError(f"{source} is damaged: it has no {missing!r}; {remedy}")
         try:
-            given = {name: data[name] for name in config.model_fields}
+            given = {name: data[name] for name in config.model_fields if name in data}
             return cls(config.model_validate(given), RunStatus.model_validate(data))
         except ValidationError as error:
             first = error.errors()[0]
@@ -240,5 +280,11 @@ class RunRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """As the file has it."""
-        content = {**self.config.model_dump(), **self.status.model_dump(exclude_unset=True, by_alias=True)}
-        return {"schema_version": SCHEMA_VERSION, **content}
+        status = self.status.model_dump(exclude_unset=True, by_alias=True)
+        fields = type(self.config).model_fields
+        config = {
+            name: value
+            for name, value in self.config.model_dump().items()
+            if name not in _OPTIONS or value != fields[name].default
+        }
+        return {"schema_version": SCHEMA_VERSION, **config, **status}

@@ -76,6 +76,15 @@ def refuse_outside(root: Path, folders: Iterable[Path]) -> None:
             )
 
 
+def refuse_links(files: Iterable[Path]) -> None:
+    """:raises RunError: when one of them is a link, or a pipe: what it leads to would be read or written"""
+    for path in files:
+        if path.is_symlink():
+            raise RunError(f"{path} is a link to {os.readlink(path)}: put a copy in its place, or remove it")
+        if is_special(path):
+            raise RunError(f"{path} is not a file: remove it")
+
+
 class RunFolder:
     """The files of one run.
 
@@ -87,12 +96,15 @@ class RunFolder:
         self.config = path / "config.json"
         self.monitor = path / "monitor.csv"
         self.test = path / "test.csv"
+        self.evaluations = path / "eval.csv"
         self.agent = path / "agent.zip"
+        self.best = path / "best.zip"
         self.replay = path / "replay.npz"
         self.episode = path / "episode.json"
         self.entropy = path / "entropy.f32"
         self.curve = path / "curve.png"
         self.film = path / "policy.gif"
+        self.progress = path / "progress.csv"
         self.error = path / "error.txt"
         #: where the run is trained anew, while the one that is here is kept
         self.attempt = path / ".attempt"
@@ -100,13 +112,23 @@ class RunFolder:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return self.config, self.monitor, self.test, *self.checkpoint, self.entropy, self.curve, self.film, self.error
+        logs, pictures = (self.monitor, self.test, self.evaluations), (self.curve, self.film, self.progress)
+        return self.config, *logs, *self.checkpoint, self.best, self.entropy, *pictures, self.error
+
+    def film_after(self, episodes: int) -> Path:
+        """Of ``--film-every``."""
+        return self.path / f"policy-{episodes}.gif"
 
     def sync(self) -> None:
         """Have what was appended to a run's files outlast a power failure, before a checkpoint counts on it."""
-        for path in (self.monitor, self.test, self.entropy):
+        for path in (self.monitor, self.test, self.evaluations, self.entropy):
             if path.exists():
                 sync_file(path)
+
+    @property
+    def events(self) -> list[Path]:
+        """TensorBoard's files."""
+        return list(self.path.glob("events.out.tfevents.*"))
 
     @property
     def checkpoint(self) -> tuple[Path, ...]:
@@ -115,7 +137,7 @@ class RunFolder:
 
     def is_settled(self, checkpoint: int) -> bool:
         """Whether all files of the last checkpoint are where they belong."""
-        waiting = [staged(path, checkpoint) for path in self.checkpoint]
+        waiting = [staged(path, checkpoint) for path in (*self.checkpoint, self.best)]
         return not any(path.exists() for path in (*waiting, self._successor))
 
     def settle(self, checkpoint: int) -> None:
@@ -123,7 +145,7 @@ class RunFolder:
 
         Requires the lock, as :meth:`tidy`.
         """
-        for path in self.checkpoint:
+        for path in (*self.checkpoint, self.best):
             complete = staged(path, checkpoint)
             if complete.exists():
                 os.replace(complete, path)
@@ -138,7 +160,8 @@ class RunFolder:
 
     def take_over(self) -> None:
         """Put the run in :attr:`attempt` in the place of the one that is here; after a crash, it is either."""
-        for file in (self.curve, self.film, self.error):  # it may have none
+        own = self.best, self.evaluations, self.curve, self.film, self.error, self.progress
+        for file in (*own, *self.events):  # it may have none
             if not (self.attempt / file.name).exists():
                 file.unlink(missing_ok=True)
         os.rename(self.attempt, self._successor)  # from now on, it is the run
@@ -182,12 +205,8 @@ class RunFolder:
             raise RunError(f"the run folder {self.path} cannot be made: {error.strerror or error}") from None
 
     def refuse_links(self) -> None:
-        """:raises RunError: when a file of the run is a link, or a pipe: what it leads to would be written."""
-        for path in (*self.files, self.attempt, self._successor):
-            if path.is_symlink():
-                raise RunError(f"{path} is a link to {os.readlink(path)}: put a copy in its place, or remove it")
-            if is_special(path):
-                raise RunError(f"{path} is not a file: remove it")
+        """:raises RunError: when a file of the run is a link, or a pipe"""
+        refuse_links((*self.files, self.attempt, self._successor))
 
     @property
     def present(self) -> list[str]:

@@ -19,9 +19,11 @@ from bdpi.runs.config import Place, RunConfig, RunStatus
 from bdpi.runs.episodes import check_number, count_rows
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.logs import log_to
 from bdpi.runs.versions import LEARNING
 
 if TYPE_CHECKING:
+    from bdpi.agents.logs import Service
     from bdpi.learner.joint import Trainer
     from bdpi.runs.session import Session
 
@@ -38,6 +40,7 @@ class Job:
     :param folder: where it is kept
     :param configuration: where hyper-parameters were drawn from lists, which value each has, and of how many
     :param command: what the user typed, for the record
+    :param log: services that its numbers go to
     """
 
     place: Place
@@ -45,6 +48,7 @@ class Job:
     folder: Path
     configuration: dict[str, tuple[int, int]] | None = None
     command: tuple[str, ...] = ()
+    log: tuple[Service, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -250,6 +254,7 @@ def _begin(job: Job) -> Session:
 
 def _run(job: Job, session: Session, should_stop: Callable[[], bool]) -> JobResult:
     session.status.study = job.place
+    log_to(session.status, job.log)
     if job.configuration is not None:
         session.status.configuration = job.configuration
     session.draws = job.place.seed == 0  # one film of each series; curves are for the report to draw
@@ -321,7 +326,7 @@ def _clear(folder: RunFolder) -> None:
     with folder.locked():
         folder.tidy()
         # the configuration last: without it, the other files mean nothing
-        for file in reversed(folder.files):
+        for file in (*folder.events, *reversed(folder.files)):
             file.unlink(missing_ok=True)
 
 

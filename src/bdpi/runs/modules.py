@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import gymnasium as gym
 
@@ -37,6 +38,33 @@ def import_module(name: str) -> ModuleType:
         raise RunError(f"the module {name} cannot be imported: {named(error)}") from None
     except (Exception, SystemExit) as error:  # a script without a main guard may do anything
         raise RunError(f"the module {name} cannot be imported: {named(error)}") from None
+
+
+def import_wrapper(name: str) -> Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]:
+    """The class that ``"my_module:MyWrapper"`` names; errors of its constructor are one line, too.
+
+    :raises RunError: when there is none, or it is no wrapper
+    """
+    module, _, attribute = name.rpartition(":")
+    if not module or not attribute.isidentifier():
+        dotted = ":".join(name.replace(":", ".").rsplit(".", 1))
+        meant = f"did you mean {dotted}?" if ":" in dotted else "an example: gymnasium.wrappers:FlattenObservation"
+        raise RunError(f"a wrapper is named module:Class, unlike {name!r}: {meant}")
+    found = getattr(import_module(module), attribute, None)
+    if not (isinstance(found, type) and issubclass(found, gym.Wrapper)):
+        what = (
+            f"there is no {attribute} in {module}" if found is None else f"{name} is no subclass of gymnasium.Wrapper"
+        )
+        raise RunError(f"{what}: name a class that wraps an environment and needs no other argument")
+    wrapper: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]] = found
+
+    def wrap(environment: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        try:
+            return wrapper(environment)
+        except Exception as error:  # foreign code
+            raise RunError(f"the wrapper {name} cannot be made: {named(error)}") from None
+
+    return wrap
 
 
 def not_registered(environment: str, before: Iterable[str]) -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from bdpi.runs.build import (
     agent_class,
     build_agent,
+    environment_of,
     is_peer,
-    make_environment,
     policy_name,
     warnings_as_notes,
     with_action_bits,
@@ -97,6 +97,8 @@ def prepare_offline(
         raise RunError("the journal to learn from is that of --offline: leave --set journal out")
     if config.action_bits is not None and not config.environment:
         raise RunError("--action-bits belongs to an environment: give one, or leave it out")
+    if (config.env_kwargs or config.wrappers) and not config.environment:
+        raise RunError("--env-kwargs and --wrapper belong to an environment: give one, or leave them out")
     if config.epochs is not None and config.epochs < 1:
         raise RunError(f"the number of epochs must be at least 1, not {config.epochs}")
     try:
@@ -129,7 +131,7 @@ def _prepare(
     )
     environment = None
     if config.environment:
-        bare = make_environment(config.environment)
+        bare = environment_of(config)
         config = with_action_bits(with_preset(with_full_id(config, bare), note), bare.action_space)
         inside = wrapped(bare, config.action_bits)
         environment = agent_class(config.agent)._wrap_env(inside, verbose=0)
@@ -219,10 +221,16 @@ class OfflineDriver(Driver):
         self._progress = progress
 
     def learn(self, session: Session, observer: Observer, should_stop: Callable[[], bool]) -> None:
+        from bdpi.agents.agent_learner import DIAGNOSTICS_EVERY
+        from bdpi.agents.logs import record_state
+
         progress, saved = self._progress, time.monotonic()
         while not (progress.complete or should_stop()):
             self.agent.learn_once()
             progress.epochs += 1
+            if session.status.log and progress.epochs % DIAGNOSTICS_EVERY == 0:
+                record_state(self.agent)
+                self.agent.logger.dump(progress.epochs)
             observer.epoch(progress.epochs, progress.epochs_wanted)
             if time.monotonic() - saved > CHECKPOINT_SECONDS:
                 session.save("running")  # what fails is tried again

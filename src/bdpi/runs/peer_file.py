@@ -6,17 +6,21 @@ Stable-Baselines3's own files are pickles. The arguments that a peer was made wi
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
+from stable_baselines3.common.preprocessing import is_image_space
 
+from bdpi.agents.checks import LARGEST, check_integer
 from bdpi.agents.encoding import Arrays, decode, encode
 from bdpi.agents.files import File, read_agent, write_agent
-from bdpi.agents.sizes import check_layers
+from bdpi.agents.sizes import check_held, check_layers, weights_held
 from bdpi.baselines.paper import PEERS, make_peer
 from bdpi.runs.config import BaseConfig
-from bdpi.runs.errors import named
+from bdpi.runs.errors import named, one_line
 from bdpi.runs.settings import check_names, check_policy_settings, policy_arguments
 
 if TYPE_CHECKING:
@@ -43,9 +47,10 @@ def load_peer(config: BaseConfig, file: File, environment: Any) -> BaseAlgorithm
     check_names(config.hyperparameters, cls)
     check_policy_settings(config.policy_kwargs)
     document, arrays = read_agent(file, [cls.__name__])
-    check_layers(config.policy_kwargs.get("net_arch"), arrays)
+    _check_layers(config.policy_kwargs.get("net_arch"), environment.observation_space, arrays)
     if wrong := next((name for name, array in arrays.items() if not np.isfinite(array).all()), None):
         raise ValueError(f"{file} is damaged: {wrong} holds numbers that are not finite")
+    _check_numbers(config.hyperparameters)
     name = "" if environment.spec is None else environment.spec.id
     arguments = {**config.hyperparameters, "policy_kwargs": policy_arguments(config), "tensorboard_log": None}
     try:
@@ -58,8 +63,28 @@ def load_peer(config: BaseConfig, file: File, environment: Any) -> BaseAlgorithm
                 getattr(agent, other).copy_(parameters.pop(other))
         agent.set_parameters(parameters)
     except Exception as error:  # of Stable-Baselines3 and PyTorch, which expect neither other settings nor other arrays
-        raise ValueError(f"{file} is damaged, or does not fit its config.json: {named(error)}") from error
+        said = one_line(named(error))[:200]  # PyTorch says it in many lines
+        remedy = "take another copy of both, or train again"
+        raise ValueError(f"{file} is damaged, or does not fit its config.json: {said}; {remedy}") from error
     return agent
+
+
+def _check_numbers(hyperparameters: dict[str, Any]) -> None:
+    """:raises ValueError: for a batch or a memory that is larger than an agent's may be"""
+    for name, most in LARGEST.items():
+        if (value := hyperparameters.get(name)) is not None:
+            check_integer(name, value, 1, most)
+
+
+def _check_layers(net_arch: Any, observations: spaces.Space[Any], arrays: Arrays) -> None:
+    """:raises ValueError: when the file holds fewer weights than networks with such hidden layers have"""
+    check_layers(net_arch)
+    parts = observations.spaces.values() if isinstance(observations, spaces.Dict) else [observations]
+    inputs = sum(1 if is_image_space(part) else spaces.flatdim(part) for part in parts)  # of pictures, a feature
+    needed = 0
+    for layers in net_arch.values() if isinstance(net_arch, dict) else [net_arch or []]:
+        needed += sum(first * second for first, second in pairwise([inputs, *layers]))
+    check_held(needed, weights_held(arrays), "weights")
 
 
 def _other_tensors(agent: BaseAlgorithm) -> list[str]:

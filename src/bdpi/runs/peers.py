@@ -20,7 +20,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 
 from bdpi.runs.build import (
     agent_class,
-    make_environment,
+    environment_of,
     monitored,
     warnings_as_notes,
     with_full_id,
@@ -47,10 +47,16 @@ def prepare_peer(
     """See :func:`bdpi.runs.train.prepare`."""
     if config.off_policy_noise is not None or config.action_bits is not None or config.record_entropy:
         raise RunError(f"{config.agent} knows neither off-policy noise, nor action bits, nor the entropy of its policy")
+    options = {"--n-envs": config.n_envs > 1, "--eval-every": config.eval_every, "--film-every": config.film_every}
+    if unknown := [name for name, value in options.items() if value]:
+        raise RunError(
+            f"{config.agent} is trained as by the paper and Stable-Baselines3: leave {' and '.join(unknown)} out, "
+            "which only bdpi's own agents know"
+        )
     from bdpi.baselines.paper import make_peer
 
     with warnings_as_notes(note):
-        bare = make_environment(config.environment)
+        bare = environment_of(config)
         spec = bare.spec
         config = with_full_id(config, bare)
         folder = RunFolder.new(path, config.environment, config.agent, config.seed)
@@ -109,10 +115,10 @@ def _environments(config: RunConfig, bare: Any, may_copy: bool) -> Any:
     spec = bare.spec
     bare.close()
     if not _can_be_sent(spec):
-        return DummyVecEnv([_Make(config.environment)] * copies)
+        return DummyVecEnv([_Make(config)] * copies)
     try:
         with left_to_parent():
-            return SubprocVecEnv([_MakeAlone(config.environment)] * copies, start_method="forkserver")
+            return SubprocVecEnv([_MakeAlone(config)] * copies, start_method="forkserver")
     except (EOFError, ConnectionError):
         raise RunError(
             f"{config.environment} cannot be made in other processes, in which {config.agent} learns from pictures: "
@@ -130,11 +136,11 @@ def _can_be_sent(spec: Any) -> bool:
 
 
 class _Make:
-    def __init__(self, environment: str) -> None:
-        self._environment = environment
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
 
     def __call__(self) -> Any:
-        return monitored(make_environment(self._environment))
+        return monitored(environment_of(self._config))
 
 
 class _MakeAlone(_Make):
@@ -158,7 +164,8 @@ class PeerDriver(Driver):
 
     def learn(self, session: Session, observer: Observer, should_stop: Callable[[], bool]) -> None:
         recorder = PeerRecorder(session.progress, session.folder.monitor, session.config.environment, should_stop)
-        self.agent.learn(self._total_steps, callback=recorder, log_interval=None)
+        log_interval = 1 if session.status.log else None
+        self.agent.learn(self._total_steps, callback=recorder, log_interval=log_interval)
 
     def contents(self, session: Session) -> list[Content]:
         return [(session.folder.agent, lambda file: save_peer(self.agent, file))]

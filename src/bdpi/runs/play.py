@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bdpi.runs.build import load_agent, make_environment, wrapped
+from bdpi.envs.film import Film, Filmed, has_display, no_window
+from bdpi.runs.build import environment_of, load_agent, wrapped
 from bdpi.runs.config import BaseConfig, OfflineConfig
 from bdpi.runs.episodes import Episode
-from bdpi.runs.errors import RunError, named
+from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.trust import check_module
-from bdpi.runs.video import Film, Filmed, has_display, no_window
+from bdpi.runs.trust import check_environment
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
     from bdpi.agents import Ensemble as Agent
+
+_LONGEST = 2000  # steps of a film
 
 
 def open_agent(
@@ -36,9 +38,9 @@ def open_agent(
     """
     config = config_of(folder, trust)
     # Asked first: told to draw what it cannot, Gymnasium only warns, and then nothing is drawn.
-    if render_mode is not None and not can_draw(config.environment, render_mode):
+    if render_mode is not None and not can_draw(config, render_mode):
         raise RunError(f"{config.environment} cannot be drawn: it has no render mode {render_mode!r}")
-    environment = make_environment(config.environment, render_mode)
+    environment = environment_of(config, render_mode)
     if film is not None:
         environment = Filmed(environment, film)
     return load_agent(config, folder.agent, wrapped(environment, config.action_bits))
@@ -57,13 +59,13 @@ def config_of(folder: RunFolder, trust: bool = False) -> BaseConfig:
             f"learns, bdpi train ENVIRONMENT --offline {shlex.quote(config.journal)}, or export it, bdpi export "
             f"{shlex.quote(str(folder.path))} policy.onnx"
         )
-    check_module(config.environment, folder.config, trust)
+    check_environment(config, folder.config, trust)
     return config
 
 
-def can_draw(environment: str, render_mode: str) -> bool:
-    """Whether an environment has a render mode."""
-    made = make_environment(environment)
+def can_draw(config: BaseConfig, render_mode: str) -> bool:
+    """Whether the environment of a run has a render mode."""
+    made = environment_of(config)
     made.close()
     return render_mode in (made.metadata.get("render_modes") or ())
 
@@ -132,7 +134,7 @@ def play(
     if watch and not has_display():
         raise RunError("there is no display to watch on: leave --watch out, or use --record FILE.gif")
     if watch is None:
-        watch = not record and has_display() and can_draw(config_of(folder, trust).environment, "human")
+        watch = not record and has_display() and can_draw(config_of(folder, trust), "human")
     film = Film() if record else None
     render_mode = "human" if watch else "rgb_array" if record else None
     played: list[Episode] = []
@@ -152,7 +154,10 @@ def play(
         finally:
             close(agent)
     if film is not None and record is not None:
-        film.save(record)
+        try:
+            film.save(record)
+        except (ValueError, OSError) as error:
+            raise RunError(f"the film {record} cannot be written: {one_line(error)}") from None
     return played
 
 
@@ -161,10 +166,10 @@ def film_policy(
     *,
     max_episodes: int = 3,
     enough_steps: int = 120,
-    max_steps: int = 2000,
+    max_steps: int = _LONGEST,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Write ``policy.gif``: the saved agent, taking its most probable actions.
+    """Write ``policy.gif``: the saved agent of a run that this process trains, taking its most probable actions.
 
     :param max_episodes: film so many, if they are short.
     :param enough_steps: begin no further episode after so many steps.
@@ -173,10 +178,10 @@ def film_policy(
     """
     film = Film()
     with no_window():
-        agent = open_agent(folder, "rgb_array", film)
+        agent = open_agent(folder, "rgb_array", film, trust=True)
         try:
             n_episodes = 0
-            for episode in seeded_steps(agent, deterministic=True, seed=config_of(folder).seed):
+            for episode in seeded_steps(agent, deterministic=True, seed=config_of(folder, trust=True).seed):
                 n_episodes += episode is not None
                 enough = n_episodes == max_episodes or film.steps_filmed >= enough_steps
                 if (episode is not None and enough) or film.steps_filmed >= max_steps or should_stop():
@@ -184,3 +189,26 @@ def film_policy(
         finally:
             close(agent)
     film.save(folder.film)
+
+
+def film_episode(config: BaseConfig, agent: Agent, path: Path, should_stop: Callable[[], bool]) -> None:
+    """Write a film of one episode, with the most probable actions of an agent that goes on learning as if it had not
+    been filmed; no film where it should stop.
+
+    :raises RunError: when the environment cannot draw.
+    """
+    film, generator = Film(), agent.policy.generator.bit_generator
+    before = generator.state
+    with no_window():
+        inside = wrapped(Filmed(environment_of(config, "rgb_array"), film), config.action_bits)
+        environment = agent._wrap_env(inside)
+        try:
+            environment.seed(config.seed)
+            for episode in steps(agent, environment, deterministic=True):
+                if episode is not None or film.steps_filmed >= _LONGEST or should_stop():
+                    break
+        finally:
+            generator.state = before
+            environment.close()
+    if not should_stop():
+        film.save(path)

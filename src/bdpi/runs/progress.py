@@ -24,8 +24,9 @@ class Progress:
     :param steps_wanted: the run ends after so many steps; ``None``: ``episodes_wanted`` decides.
     :param episodes: those that have ended, with the ones of earlier sessions.
     :param tests: test episodes that have ended, if the run has any: clean, and not learned from.
+    :param evaluations: their episodes that have ended, where there are any.
     :param steps: environment steps, with those of earlier sessions. The decisions of a continuous action are one step.
-    :param episode_steps: steps of the episode that is going on.
+    :param episode_steps: steps of the episode that is going on; of several environments, the longest.
     :param earlier_seconds: training time of earlier sessions.
     :param findings: why the run may not learn, by the agent's last look at itself; replaced, never changed.
     """
@@ -34,6 +35,7 @@ class Progress:
     steps_wanted: int | None
     episodes: Episodes = field(default_factory=Episodes)
     tests: Episodes = field(default_factory=Episodes, kw_only=True)
+    evaluations: Episodes = field(default_factory=Episodes, kw_only=True)
     steps: int = 0
     episode_steps: int = 0
     earlier_seconds: float = 0.0

@@ -15,6 +15,7 @@ import json
 import math
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,11 +34,14 @@ from bdpi.storage.reading import Damaged, most_unpacked, read_arrays, read_bytes
 INDEX = "study.json"  #: in the folder of a study: which run belongs where
 _EPISODES, _RUNS, _ENTROPIES = "episodes.csv.gz", "runs.json", "entropies.npz"
 MOST_RUNS = 50_000  #: of a study
+_MOST_SHARING = 20  # series of a study that show one run
 _LONGEST_ERROR, _LARGEST_ERROR = 200, 1 << 20  # characters that are shown, bytes of a file
 _UNPACKED = 10  # how many times its size an archive of episodes may hold
+_KINDS = ("train", "test")  # of episodes
 _NO_EPISODES: tuple[array[float], array[int]] = array("d"), array("q")
 _LARGEST_BLOCK = 10_000  # steps that entropies may be averages of
-_SETTINGS = ("agent", "hyperparameters", "policy_kwargs", "off_policy_noise", "action_bits")  # of a configuration
+#: Of a configuration.
+_SETTINGS = ("agent", "hyperparameters", "policy_kwargs", "off_policy_noise", "action_bits", "env_kwargs", "wrappers")
 _ENTROPY_BLOCK = 100  # steps that an archive averages over
 
 
@@ -119,7 +123,11 @@ def _read_index(root: Path) -> tuple[str, list[tuple[Place, Path]]]:
         index = read_json(root / INDEX)
         if len(index["runs"]) > MOST_RUNS:
             raise ValueError(f"it has more than {MOST_RUNS} runs")
-        return str(index["title"]), [(Place(*entry[:5]), _inside(root, entry[5])) for entry in index["runs"]]
+        pairs = [(Place(*entry[:5]), _inside(root, entry[5])) for entry in index["runs"]]
+        folder, n = max(Counter(path for _, path in pairs).items(), key=lambda each: each[1], default=(root, 0))
+        if n > _MOST_SHARING:
+            raise ValueError(f"{n} of its series show the run in {folder.name}, more than {_MOST_SHARING}")
+        return str(index["title"]), pairs
     except FileNotFoundError:
         if not _find_runs(root):
             return "", []
@@ -152,11 +160,13 @@ def _find_runs(root: Path) -> list[tuple[Place, Path]]:
 def read_runs(root: Path) -> tuple[str, list[StoredRun], list[str]]:
     """A study's title, its runs, and what is wrong with those that cannot be read.
 
-    :param root: the folder of a study, or an archive of one
-    :raises RunError: when it is neither
+    :param root: the folder of a study, or an archive of one; or that of a run
+    :raises RunError: when it is none of them
     """
     if (root / _RUNS).exists():
         return _read_archive(root)
+    if (RunFolder(root).config).exists():
+        return _read_alone(root)
     runs, problems = [], []
     try:
         title, folders = _read_index(root)
@@ -164,7 +174,7 @@ def read_runs(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         title, folders = "", _find_runs(root)
         problems.append(f"{error}; until then, the {len(folders)} runs below {root} say themselves where they belong")
     if not (root / INDEX).exists() and {place.study for place, _ in folders} != {root.absolute().name}:
-        raise RunError(f"{root} is not the folder of a study: it has no {INDEX}")
+        raise RunError(f"{root} is not the folder of a study or a run: it has neither {INDEX} nor config.json")
     for place, path in folders:
         try:
             run = read_run(place, path)
@@ -174,6 +184,14 @@ def read_runs(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         if run is not None:
             runs.append(run)
     return title, runs, problems
+
+
+def _read_alone(root: Path) -> tuple[str, list[StoredRun], list[str]]:
+    """One run, wherever it belongs."""
+    config, status = RunFolder(root).read_run()
+    alone = Place("", "run", config.environment, config.agent, config.seed)
+    run = read_run(status.study or alone, root)
+    return f"{config.agent} on {config.environment}, seed {config.seed}", [] if run is None else [run], []
 
 
 def read_run(place: Place, path: Path) -> StoredRun | None:
@@ -330,7 +348,7 @@ def _worth(run: StoredRun) -> tuple[bool, int]:
 def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
     try:
         described = read_json(root / _RUNS)
-        by_run = _read_episodes(root / _EPISODES)
+        by_run = _read_episodes(root / _EPISODES, len(described["runs"]))
         blocks, block = {}, described["entropy_block"]
         if (root / _ENTROPIES).exists():
             packed = read_bytes(root / _ENTROPIES)
@@ -341,7 +359,7 @@ def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
                 raise ValueError("it has more entropies than it can hold")
         runs, problems = [], []
         for number, run in enumerate(described["runs"]):
-            train, test = (by_run.get((str(number), kind), _NO_EPISODES) for kind in ("train", "test"))
+            train, test = (by_run.get((str(number), kind), _NO_EPISODES) for kind in _KINDS)
             entropies = blocks.get(str(number))
             place = Place(**run["place"])
             record = RunRecord.parse(run["config"], f"{place} in the archive {root}")
@@ -367,12 +385,14 @@ def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:
         raise RunError(f"the archive {root} is damaged: {one_line(named(error))}") from None
 
 
-def _read_episodes(path: Path) -> dict[tuple[str, str], tuple[array[float], array[int]]]:
+def _read_episodes(path: Path, n_runs: int) -> dict[tuple[str, str], tuple[array[float], array[int]]]:
     """Returns and lengths, by the number and the kind of the run."""
     lines = io.TextIOWrapper(io.BytesIO(read_gzip(path, _UNPACKED)), "utf-8", newline="")  # text in pieces
     found: dict[tuple[str, str], tuple[array[float], array[int]]] = {}
     for number, kind, episode_return, length in itertools.islice(csv.reader(lines), 1, None):
         if (number, kind) not in found:
+            if kind not in _KINDS or not number.isdecimal() or str(int(number)) != number or int(number) >= n_runs:
+                raise ValueError(f"it has episodes of run {number[:20]!r}, {kind[:20]!r}, and {n_runs} runs")
             found[number, kind] = array("d"), array("q")
         returns, lengths = found[number, kind]
         returns.append(float(episode_return))

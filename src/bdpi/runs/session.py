@@ -18,6 +18,7 @@ from bdpi.runs.config import Circumstances, OfflineConfig, RunConfig, RunRecord,
 from bdpi.runs.episodes import trim_monitor
 from bdpi.runs.errors import Busy, RunError, lacks_space, named
 from bdpi.runs.folder import RunFolder, staged
+from bdpi.runs.logs import logged
 from bdpi.runs.progress import Observer, Progress, RunInfo
 from bdpi.runs.versions import origin
 from bdpi.storage.atomic import write_atomically
@@ -153,7 +154,8 @@ class Session:
                 ) from None
             observer.began(self.info, self.progress)
             try:
-                state, error = self._learn(observer, should_stop)
+                with logged(self):
+                    state, error = self._learn(observer, should_stop)
                 self._look_back(observer)
                 observer.doing("saving")
                 unsaved = self.save(state)
@@ -230,8 +232,10 @@ class Session:
         :returns: what could not be saved, in one line.
         """
         status, folder, problems = self.status, self.folder, []
-        earlier = status.result
+        earlier, evaluations = status.result, status.evaluations
         status.state, status.result = state, self.progress.summary
+        if self.progress.evaluations:
+            status.evaluations = len(self.progress.evaluations)
         status.finished = None if state == "running" else now()
         if self.driver.has_findings:
             status.findings = [finding.as_dict() for finding in self.progress.findings]
@@ -259,6 +263,8 @@ class Session:
         ]
         if len(written) < len(contents) and (state == "running" or self._can_go_back(earlier)):
             status.result = earlier  # the old one stays, as a whole
+            if self.progress.evaluations:
+                status.evaluations = evaluations
             for path in written:
                 places[path].unlink(missing_ok=True)
             written = []

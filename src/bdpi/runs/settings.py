@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import inspect
 from collections.abc import Container, Iterable
@@ -96,6 +97,35 @@ def parse_settings(texts: Iterable[str], agent_class: type[Any]) -> tuple[dict[s
         else:
             raise RunError(_unknown(name, [*parameters, *POLICY_SETTINGS]))
     return hyperparameters, policy_kwargs
+
+
+def parse_env_kwargs(texts: Iterable[str]) -> dict[str, Any]:
+    """Turn ``["is_slippery:False", "map_name:4x4"]`` into arguments of an environment; a text of JSON holds several.
+
+    :raises RunError: for a text that is neither.
+    """
+    arguments: dict[str, Any] = {}
+    for text in texts:
+        if text.lstrip().startswith("{"):
+            arguments |= _mapping(text)
+            continue
+        name, colon, value = (part.strip() for part in text.partition(":"))
+        if not colon or not name.isidentifier() or not value:
+            raise RunError(f"--env-kwargs {text!r} is not of the form name:value; an example: is_slippery:False")
+        arguments[name] = _literal(value)
+    if "render_mode" in arguments:
+        raise RunError("--env-kwargs knows no render_mode: films and windows choose it (bdpi play --watch)")
+    return arguments
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    import yaml
+
+    with contextlib.suppress(yaml.YAMLError, RecursionError):
+        given = yaml.safe_load(text)  # JSON is YAML
+        if isinstance(given, dict) and all(isinstance(name, str) for name in given):
+            return given
+    raise RunError(f"--env-kwargs {text!r} is neither JSON nor YAML; an example: {{is_slippery: false}}")
 
 
 def check_policy_settings(settings: dict[str, Any]) -> None:

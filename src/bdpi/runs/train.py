@@ -14,9 +14,9 @@ from bdpi.runs.build import (
     agent_class,
     announcements,
     build_agent,
+    environment_of,
     is_peer,
     load_agent,
-    make_environment,
     policy_name,
     retraceable,
     warnings_as_notes,
@@ -29,13 +29,17 @@ from bdpi.runs.config import RunConfig, RunRecord, RunStatus
 from bdpi.runs.episodes import Episodes, Summary, check_number, read_monitor
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.play import can_draw, film_episode
 from bdpi.runs.progress import Observer, Progress
 from bdpi.runs.session import Content, Driver, Session, circumstances, new_status, now
 from bdpi.runs.settings import defaults_of
-from bdpi.runs.trust import check_module
+from bdpi.runs.trust import check_environment
 from bdpi.storage.reading import read_json
 
 if TYPE_CHECKING:
+    import gymnasium as gym
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
     from bdpi.agents import Ensemble as Agent
 
 _FILES = ("journal", "autosave")  # of an agent, beside those in its run's folder
@@ -68,10 +72,10 @@ def prepare(
         return prepare_peer(config, path, note, command, copies)
     with warnings_as_notes(note):
         cls = agent_class(config.agent)
-        bare = make_environment(config.environment)
+        bare = environment_of(config)
         config = with_preset(_with_whole_paths(with_full_id(config, bare)), note)
         config = with_action_bits(config, bare.action_space)
-        environment = retraceable(wrapped(bare, config.action_bits, config.off_policy_noise))
+        environment = _surroundings(config, bare)
         for text in announcements(config, bare):
             note(text)
         folder = RunFolder.new(path, config.environment, config.agent, config.seed)
@@ -80,10 +84,21 @@ def prepare(
             raise RunError(f"{config.agent} has no actor, so there is no entropy of its policy to record")
         if config.record_entropy and not agent.decisions.is_plain:
             raise RunError(f"the entropy of {bare.action_space} actions is not recorded: that is for Discrete ones")
+        if config.film_every is not None and not can_draw(config, "rgb_array"):
+            raise RunError(f"{config.environment} cannot be drawn, so there is nothing to film: leave --film-every out")
         driver = AgentDriver(agent, environment, config, folder)
     policy, defaults = policy_name(environment.observation_space), defaults_of(cls, config.hyperparameters)
     status = new_status(command, policy, agent.learner_name, defaults)
     return Session(folder, config, status, driver, Progress(config.episodes, config.steps))
+
+
+def _surroundings(config: RunConfig, bare: gym.Env[Any, Any]) -> gym.Env[Any, Any] | DummyVecEnv:
+    """What the agent acts in: one environment, or several that are stepped together."""
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    others = (environment_of(config) for _ in range(config.n_envs - 1))
+    made = [retraceable(wrapped(each, config.action_bits, config.off_policy_noise)) for each in (bare, *others)]
+    return made[0] if config.n_envs == 1 else DummyVecEnv([lambda each=each: each for each in made])  # type: ignore[misc]
 
 
 @contextlib.contextmanager
@@ -133,7 +148,7 @@ def prepare_resumption(
             raise RunError(
                 f"{path} cannot be written: {error.strerror or error}; copy it, and resume the copy"
             ) from None
-    check_module(config.environment, folder.config, trust)
+    check_environment(config, folder.config, trust)
     if is_peer(config.agent):
         raise RunError(f"runs of {config.agent} cannot be resumed: start again with bdpi train {config.environment}")
     if episodes is not None or steps is not None:
@@ -142,8 +157,7 @@ def prepare_resumption(
     if progress.complete:
         raise RunError(_nothing_left(folder, progress))
     with warnings_as_notes(note):
-        bare = make_environment(config.environment)
-        environment = retraceable(wrapped(bare, config.action_bits, config.off_policy_noise))
+        environment = _surroundings(config, environment_of(config))
         agent = load_agent(config, folder.agent, environment)
         try:
             agent.replay_buffer.load_npz(folder.replay)
@@ -179,8 +193,6 @@ def _give_back_files(agent: Agent, config: RunConfig, environment: Any, folder: 
     :param trust: whether these may be outside the folder
     :raises RunError: for a journal that cannot be continued, and for files outside that are not trusted
     """
-    from bdpi.envs.wrappers import Retracing
-
     for name in _FILES:
         path = config.hyperparameters.get(name)
         if path is not None and not trust and not Path(str(path)).resolve().is_relative_to(folder.path.resolve()):
@@ -191,21 +203,34 @@ def _give_back_files(agent: Agent, config: RunConfig, environment: Any, folder: 
         setattr(agent, name, path)
     if agent.journal is not None:
         try:
-            agent._open_journal(agent.journal, take_in=not isinstance(environment, Retracing))
+            agent._open_journal(agent.journal, take_in=not _inside(environment, "Retracing"))
         except ValueError as error:
             raise RunError(one_line(error)) from None
 
 
-def _continue_episode(folder: RunFolder, environment: Any) -> int:
-    """Let the environment go on with the episode of a checkpoint; returns how many steps it had."""
+def _inside(environment: Any, wrapper: str) -> list[Any]:
+    """The wrappers of a name around each environment, if any."""
+    from stable_baselines3.common.env_util import unwrap_wrapper
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
     from bdpi.envs.wrappers import Retracing
 
+    cls: Any = {"Monitor": Monitor, "Retracing": Retracing}[wrapper]
+    each = environment.envs if isinstance(environment, DummyVecEnv) else [environment]
+    return [found for one in each if (found := unwrap_wrapper(one, cls)) is not None]
+
+
+def _continue_episode(folder: RunFolder, environment: Any) -> int:
+    """Let environments go on with the episodes of a checkpoint; returns how many steps the longest had."""
     try:
-        trace = read_json(folder.episode)
-        if trace is None or not isinstance(environment, Retracing):
+        traces, wrappers = read_json(folder.episode), _inside(environment, "Retracing")
+        if traces is None or not wrappers:
             return 0
-        environment.follow(trace)
-        return int(trace["steps"])
+        traces = traces if isinstance(traces, list) else [traces]
+        for wrapper, trace in zip(wrappers, traces, strict=True):
+            wrapper.follow(trace)
+        return max(int(trace["steps"]) for trace in traces)
     except FileNotFoundError:  # removed, because it was damaged
         return 0
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
@@ -223,6 +248,7 @@ def _saved_progress(folder: RunFolder, config: RunConfig, status: RunStatus) -> 
     progress = Progress(config.episodes, config.steps, episodes, result.steps, earlier_seconds=result.seconds)
     if config.off_policy_noise is not None:  # the last test is missing where the run was stopped during it
         progress.tests = _first(result.episodes, folder.test, result.test_episodes)
+    progress.evaluations = _first(status.evaluations, folder.evaluations, status.evaluations)
     return progress
 
 
@@ -256,24 +282,21 @@ def _nothing_left(folder: RunFolder, progress: Progress) -> str:
 class AgentDriver(Driver):
     """An agent of this package learns in an environment.
 
-    :param environment: with a Monitor inside that writes no file yet.
+    :param environment: or several, each with a Monitor inside that writes no file yet.
     :param config: where it has noise, returns tell what the noise does, so a test follows each training episode.
     """
 
     has_findings = True
 
     def __init__(self, agent: Agent, environment: Any, config: RunConfig, folder: RunFolder) -> None:
-        from stable_baselines3.common.env_util import unwrap_wrapper
-        from stable_baselines3.common.monitor import Monitor
-
-        from bdpi.envs.wrappers import Retracing
-        from bdpi.runs.tester import Tester
+        from bdpi.runs.tester import Evaluator, Tester
 
         super().__init__(agent, environment)
+        self._config, self._folder, self._filmed = config, folder, 0
         self.tester = None if config.off_policy_noise is None else Tester(config, agent, folder.test)
+        self.evaluator = None if config.eval_every is None else Evaluator(config, agent, folder.evaluations)
         self._entropy = folder.entropy if config.record_entropy else None
-        self._monitor: Any = unwrap_wrapper(environment, Monitor)
-        self._retracing: Any = unwrap_wrapper(environment, Retracing)
+        self._monitors, self._retracing = _inside(environment, "Monitor"), _inside(environment, "Retracing")
         self._is_clean = True  # the environment is where the agent thinks it is
 
     def begin(self, session: Session) -> None:
@@ -283,11 +306,18 @@ class AgentDriver(Driver):
         path, progress = session.folder.monitor, session.progress
         new = not path.exists()
         # Seconds go on where the last session ended, so that they never run backwards and pauses do not count.
-        t_start = self._monitor.t_start = time.time() - progress.earlier_seconds
+        t_start = time.time() - progress.earlier_seconds
         header: dict[str, float | str] = {"t_start": t_start, "env_id": session.config.environment}
-        self._monitor.results_writer = ResultsWriter(str(path), header, override_existing=new)
+        writer = ResultsWriter(str(path), header, override_existing=new)
+        for monitor in self._monitors:
+            monitor.t_start, monitor.results_writer = t_start, writer
         if self.tester is not None:
             self.tester.open(len(progress.tests), t_start)
+        if self.evaluator is not None:
+            self.evaluator.tester.open(len(progress.evaluations), t_start)
+        done = len(progress.episodes)
+        filmed = done // (self._config.film_every or 1) * (self._config.film_every or 1)
+        self._filmed = 0 if filmed == done and not self._folder.film_after(done).exists() else filmed
 
     def learn(self, session: Session, observer: Observer, should_stop: Callable[[], bool]) -> None:
         from bdpi.runs.recorder import Recorder
@@ -295,12 +325,14 @@ class AgentDriver(Driver):
         agent, progress, tester = self.agent, session.progress, self.tester
         recorder = Recorder(
             progress,
-            self._monitor,
+            self._monitors,
             should_stop,
             checkpoint=lambda: session.save("running"),
             began=lambda: self._check_continuation(progress, observer),
             test=None if tester is None else lambda: tester.play(len(progress.tests), should_stop),
+            after_step=lambda should_stop: self._evaluate_and_film(progress, observer, should_stop),
             entropy=self._entropy,
+            logs=bool(session.status.log),
             found=observer.found,
         )
         try:
@@ -309,9 +341,21 @@ class AgentDriver(Driver):
             self._is_clean = False
             raise
 
+    def _evaluate_and_film(self, progress: Progress, observer: Observer, should_stop: Callable[[], bool]) -> None:
+        if self.evaluator is not None:
+            self.evaluator.catch_up(progress, should_stop)
+        every, done = self._config.film_every, len(progress.episodes)
+        if every is None or (due := done // every * every) <= self._filmed:
+            return
+        self._filmed = due
+        try:
+            film_episode(self._config, self.agent, self._folder.film_after(due), should_stop)
+        except Exception as error:  # environments are foreign code
+            observer.note(f"no film after {due} episodes: {error if isinstance(error, RunError) else named(error)}")
+
     def _check_continuation(self, progress: Progress, observer: Observer) -> None:
         """Whether the episode that was going on could be continued."""
-        if self._retracing is not None and self._retracing.followed is False:
+        if any(each.followed is False for each in self._retracing):
             observer.note(
                 "the environment did not come back to where it was: the episode that was going on is given up"
             )
@@ -319,17 +363,22 @@ class AgentDriver(Driver):
 
     def contents(self, session: Session) -> list[Content]:
         folder = session.folder
-        trace = None  # how the episode that is going on came about, where it can be continued
-        if self._retracing is not None and self._is_clean:
-            trace = {"steps": session.progress.episode_steps, **self._retracing.trace()}
-        return [
+        traces: list[Any] = [None]  # how the episodes that are going on came about, where they can be continued
+        if self._retracing and self._is_clean:
+            pairs = zip(self._monitors, self._retracing, strict=True)
+            traces = [{"steps": len(monitor.rewards), **each.trace()} for monitor, each in pairs]
+        contents: list[Content] = [
             (folder.agent, self.agent.save),
             (folder.replay, self.agent.replay_buffer.save_npz),
-            (folder.episode, lambda file: file.write(json.dumps(trace).encode())),
+            (folder.episode, lambda file: file.write(json.dumps(traces[0] if len(traces) == 1 else traces).encode())),
         ]
+        best = None if self.evaluator is None else self.evaluator.best
+        if best is not None:
+            contents.append((folder.best, lambda file: file.write(best)))
+        return contents
 
     def close(self) -> None:
-        for part in (self.tester, getattr(self.agent, "_journal", None)):
+        for part in (self.tester, self.evaluator, getattr(self.agent, "_journal", None)):
             with contextlib.suppress(Exception):  # foreign code
                 if part is not None:
                     part.close()

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from typing import Any
 
+from bdpi.runs.config import BaseConfig
 from bdpi.runs.errors import RunError
 
 #: Modules that register environments, and do nothing else.
 KNOWN = ("bdpi", "gymnasium", "minigrid", "miniworld", "ale_py")
 
 
-def check_module(environment: str, source: object, trust: bool) -> None:
-    """Whether an environment that a file names may be made.
+_WORD = re.compile(r"[\w-]{0,64}", re.ASCII)
+_LARGEST = 1000
+
+
+def check_environment(config: BaseConfig, source: object, trust: bool) -> None:
+    """Whether the environment that a file describes may be made: its module, its arguments and its wrappers.
+
+    Without trust, arguments are small numbers, truths and words: no path, and nothing that takes much memory.
+
+    :raises RunError: naming what needs trust
+    """
+    check_module(config.environment, source, trust)
+    for name in config.wrappers:
+        check_module(name, source, trust, "wrapper")
+    for name, value in config.env_kwargs.items():
+        if not (trust or _is_plain(value)):
+            raise RunError(
+                f"{source} gives the environment {config.environment} the argument {name}={value!r:.80}: if you trust "
+                "the file, give --trust"
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, str):
+        return _WORD.fullmatch(value) is not None
+    if isinstance(value, list | dict):
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        return len(parts) <= 64 and all(map(_is_plain, parts))
+    return value is None or abs(value) <= _LARGEST
+
+
+def check_module(environment: str, source: object, trust: bool, what: str = "environment") -> None:
+    """Whether a module that a file names for its environment, or a wrapper, may be imported.
 
     :param environment: ``"CartPole-v1"``, or ``"my_module:MyEnv-v0"``, which imports ``my_module``
     :param source: the file that names it, for the message
@@ -22,6 +56,6 @@ def check_module(environment: str, source: object, trust: bool) -> None:
     if not module or trust or module in sys.modules or module.partition(".")[0] in KNOWN:
         return
     raise RunError(
-        f"{source} names the environment {environment}, for which the module {module} would be imported, and run: if "
+        f"{source} names the {what} {environment}, for which the module {module} would be imported, and run: if "
         "you know that module and trust the file, give --trust"
     )

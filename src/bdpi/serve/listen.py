@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import secrets
 import signal
 import socket
@@ -18,7 +19,10 @@ from bdpi.serve.connections import PATIENCE, bounded
 from bdpi.serve.guard import LARGEST, Guard
 from bdpi.serve.run import served
 from bdpi.serve.task import RobotTask
+from bdpi.storage.atomic import replacing
+from bdpi.storage.reading import Damaged, read_bytes
 
+_TOKEN = 24  # random bytes
 _IDLE = 60  # seconds that a connection without requests is kept
 
 
@@ -34,7 +38,7 @@ def serve(
     """
     listening = _listen(host, port)
     with listening, served(task, folder) as service:
-        token = None if _is_loopback(host) else _token(folder / "token")
+        token = None if _is_loopback(host) else token_of(folder / "token", say)
         guarded = Guard(make_app(service), token, patience)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listening.getsockname()[1]}/"
@@ -52,7 +56,6 @@ def serve(
         )
         say(f"{task.name}: {folder} has {service.agent.num_timesteps} transitions")
         if token is not None:
-            say(f"Token: {token} (also in {folder / 'token'})")
             say("Others on the network see what is sent: use it in a network that you trust, or behind TLS.")
         server = uvicorn.Server(config)
 
@@ -89,9 +92,26 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _token(path: Path) -> str:
-    """Of this run; robots keep theirs when the server is started again."""
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def token_of(path: Path, say: Callable[[str], None]) -> str:
+    """Of this run; robots keep theirs when the server is started again.
+
+    :raises RunError: for a file that this did not write
+    """
     if not path.exists():
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(24))
-    return path.read_text("utf-8")
+        token = secrets.token_urlsafe(_TOKEN)
+        with replacing(path) as partial, open(partial, "w", opener=_private) as file:
+            file.write(token)
+        say(f"Token: {token} (also in {path})")
+        return token
+    try:
+        token = read_bytes(path, 1000).decode()
+    except (Damaged, UnicodeDecodeError):
+        token = ""
+    if len(token) != len(secrets.token_urlsafe(_TOKEN)) or not re.fullmatch(r"[\w-]+", token, re.ASCII):
+        raise RunError(f"{path} holds no token of this program: remove it, and tell robots the new one")
+    say(f"Token: {token} (of an earlier start; remove {path} for a new one)")
+    return token

@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictBool, StrictInt
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+#: What a robot may be called.
+ROBOT = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+Name = Annotated[str, Field(pattern=ROBOT)]
 Numbers = Annotated[list[FiniteFloat], Field(max_length=10_000)]
 Mask = Annotated[list[Annotated[int, Field(ge=0, le=1)]], Field(max_length=1000)]
 

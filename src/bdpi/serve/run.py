@@ -14,10 +14,11 @@ from bdpi.envs.control_loop import ControlLoop
 from bdpi.runs.build import agent_class, build_agent
 from bdpi.runs.config import BaseConfig
 from bdpi.runs.errors import RunError, one_line
-from bdpi.runs.folder import locked
+from bdpi.runs.folder import RunFolder, locked, refuse_links
 from bdpi.serve.service import Service
+from bdpi.serve.sessions import Sessions
 from bdpi.serve.task import RobotTask
-from bdpi.storage.atomic import make_folder, write_atomically
+from bdpi.storage.atomic import write_atomically
 from bdpi.storage.reading import Damaged, read_bytes
 
 #: What may differ when a run goes on: all that changes neither what is learned nor what is stored.
@@ -25,6 +26,10 @@ _MAY_CHANGE = {
     *("name", "safety", "safe_action", "limits", "durable"),
     *("ask_above", "ask_seconds", "ask_fallback", "success_reward", "failure_reward"),
 }
+_FILES = [
+    *("task.json", "agent.zip", "token"),
+    *(f"{name}.sqlite{ending}" for name in ("journal", "sessions") for ending in ("", "-wal", "-shm")),
+]
 
 
 @contextlib.contextmanager
@@ -34,14 +39,26 @@ def served(task: RobotTask, path: Path) -> Iterator[Service]:
     :param path: of the run's folder
     :raises RunError: when it is another task's, or cannot be gone on with
     """
-    make_folder(path)
+    RunFolder(path).make()
     with locked(path, f"{path} is being served by another process: stop that, or choose another --out"):
+        refuse_links(path / name for name in _FILES)
         _check_task(task, path / "task.json")
-        file, journal_path = path / "agent.zip", path / "journal.sqlite"
-        actions = spaces.Discrete(len(task.actions))
-        robot = ControlLoop(task.observation_space(), actions)
+        with _opened(task, path) as service:
+            write_atomically(path / "task.json", task.model_dump_json(indent=2) + "\n")
+            yield service
+
+
+@contextlib.contextmanager
+def _opened(task: RobotTask, path: Path) -> Iterator[Service]:
+    file, journal_path = path / "agent.zip", path / "journal.sqlite"
+    actions = spaces.Discrete(len(task.actions))
+    robot = ControlLoop(task.observation_space(), actions)
+    with contextlib.ExitStack() as closed:
         try:
-            journal = Journal(journal_path, robot.observation_space, actions, durable=task.durable)
+            journal = closed.enter_context(
+                Journal(journal_path, robot.observation_space, actions, durable=task.durable)
+            )
+            sessions = closed.enter_context(Sessions(path / "sessions.sqlite", task, journal.last))
             given: dict[str, Any] = {"journal": journal, "autosave": str(file)}
             if file.exists():
                 agent = agent_class(task.agent).load(file, env=robot, **given)
@@ -49,17 +66,15 @@ def served(task: RobotTask, path: Path) -> Iterator[Service]:
                 settings = {**task.hyperparameters, **given}
                 parts: dict[str, Any] = {"agent": task.agent, "seed": task.seed, "policy_kwargs": task.policy_kwargs}
                 agent = build_agent(BaseConfig(environment="", hyperparameters=settings, **parts), robot)
+            service = Service(task, agent, sessions, journal_path)
             agent.start_learning()
         except ValueError as error:
             raise RunError(one_line(error)) from None
-        service = Service(task, agent, path)
         try:
             yield service
         finally:
             agent.stop_learning()
             agent.save(file)
-            service.close()
-            agent.close_journal()
 
 
 def _check_task(task: RobotTask, path: Path) -> None:
@@ -67,9 +82,10 @@ def _check_task(task: RobotTask, path: Path) -> None:
     if path.exists():
         try:
             before = RobotTask.model_validate_json(read_bytes(path, 4 << 20))
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror or error}; choose another --out") from None
         except (Damaged, ValueError) as error:
             raise RunError(f"{path} is damaged: {one_line(error)}; choose another --out") from None
         for name in RobotTask.model_fields.keys() - _MAY_CHANGE:
             if getattr(before, name) != getattr(task, name):
                 raise RunError(f"{path.parent} is the run of a task with other {name}: choose another --out")
-    write_atomically(path, task.model_dump_json(indent=2) + "\n")

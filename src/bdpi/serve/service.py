@@ -66,14 +66,14 @@ class Service:
 
     :param task: what is learned
     :param agent: which learns it, with a journal
-    :param folder: of the run
+    :param store: the requests that were answered
+    :param journal: its file
     """
 
-    def __init__(self, task: RobotTask, agent: Ensemble, folder: Path) -> None:
+    def __init__(self, task: RobotTask, agent: Ensemble, store: Sessions, journal: Path) -> None:
         assert agent.collector.journal is not None
-        self.task, self.agent, self._journal = task, agent, agent.collector.journal
-        self._store = Sessions(folder / "sessions.sqlite", self._journal.last, task.durable)
-        self._files = [folder / f"journal.sqlite{ending}" for ending in ("", "-wal")]
+        self.task, self.agent, self._journal, self._store = task, agent, agent.collector.journal, store
+        self._files = [journal.with_name(f"{journal.name}{ending}") for ending in ("", "-wal")]
         self.sessions: dict[str, _Session] = {}
         for name, number in self._store.robots().items():
             self.sessions[name] = _Session(name, Robot(agent, number), task, self._store.last(number))
@@ -249,7 +249,7 @@ class Service:
         """Whose action is taken, and which."""
         person, robot = session.person, session.robot
         probabilities = robot.probabilities(observation, mask)
-        uncertainty = self.uncertainty(observation, probabilities)
+        uncertainty = self.uncertainty(robot.seen(observation)[0], probabilities)
         held, safe = person.action, self.task.number_of(self.task.safe_action)
         status, action = "policy", safe
         if self.stopped:
@@ -337,9 +337,6 @@ class Service:
         ]
         curves = {name: [each[column] for each in self.steps] for column, name in enumerate(_CURVES, 1)}
         return {**totals, "robots": robots, "curves": {"returns": list(self.returns), **curves}}
-
-    def close(self) -> None:
-        self._store.close()
 
 
 _CURVES = ("rewards", "entropy", "disagreement")

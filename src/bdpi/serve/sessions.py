@@ -6,17 +6,27 @@ transition will have. After a crash, the journal decides: what it does not hold 
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS robots (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS requests (
-    robot INTEGER NOT NULL, seq INTEGER NOT NULL, transition INTEGER NOT NULL, digest BLOB NOT NULL,
-    observation BLOB, mask BLOB, answer TEXT NOT NULL, PRIMARY KEY (robot, seq)
-) WITHOUT ROWID;
-"""
+import numpy as np
+
+from bdpi.runs.errors import RunError, one_line
+from bdpi.serve.protocol import ROBOT
+from bdpi.serve.task import RobotTask
+from bdpi.storage.reading import Damaged, parse_json
+
+_TABLES = (
+    "CREATE TABLE robots (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE requests (robot INTEGER NOT NULL, seq INTEGER NOT NULL, transition INTEGER NOT NULL, "
+    "digest BLOB NOT NULL, observation BLOB, mask BLOB, answer TEXT NOT NULL, PRIMARY KEY (robot, seq)) WITHOUT ROWID",
+)
+#: All that the file has in it; SQLite makes the index of what is unique. A constraint or a trigger more could forget.
+_SCHEMA = {("table", _TABLES[0]), ("table", _TABLES[1]), ("index", None)}
+_LONGEST = 1 << 20  # characters of an answer
 
 
 @dataclass(frozen=True)
@@ -38,21 +48,78 @@ class Answered:
     mask: bytes | None
     answer: str
 
+    def fits(self, task: RobotTask) -> bool:
+        """Whether a request of this task's robots looks so."""
+        whole = isinstance(self.seq, int) and isinstance(self.transition, int) and isinstance(self.digest, bytes)
+        if not whole or self.seq < 1 or not isinstance(self.answer, str):
+            return False
+        try:
+            if not isinstance(parse_json(self.answer), dict):
+                return False
+        except Damaged:
+            return False
+        if self.observation is None:
+            return self.mask is None
+        return (
+            _is_array(self.observation, 4 * len(task.observations))
+            and bool(np.isfinite(np.frombuffer(self.observation, np.float32)).all())
+            and (self.mask is None or (_is_array(self.mask, len(task.actions)) and set(self.mask) <= {0, 1}))
+        )
+
+
+def _is_array(value: Any, size: int) -> bool:
+    return isinstance(value, bytes) and len(value) == size
+
 
 class Sessions:
     """The last requests of all robots.
 
     :param path: of the file
+    :param task: of the robots
     :param last: number of the last transition in the journal
-    :param durable: wait for the disk
+    :raises RunError: when the file is damaged, or another one
     """
 
-    def __init__(self, path: Path, last: int, durable: bool = False) -> None:
+    def __init__(self, path: Path, task: RobotTask, last: int) -> None:
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        self._database.executescript(_SCHEMA)
-        self._database.execute("DELETE FROM requests WHERE transition > ?", (last,))
+        try:
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute(f"PRAGMA synchronous = {'FULL' if task.durable else 'NORMAL'}")
+            if not self._database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall():
+                for table in _TABLES:
+                    self._database.execute(table)
+            self._check(task)
+            self._database.execute("DELETE FROM requests WHERE transition > ?", (last,))
+        except (sqlite3.Error, ValueError, OverflowError) as error:
+            self._database.close()
+            raise RunError(
+                f"{path} cannot be used: {one_line(error)}. Remove it, and robots begin again with seq 1; what they "
+                "observed is in the journal"
+            ) from None
+
+    def _check(self, task: RobotTask) -> None:
+        """:raises ValueError: when the file has not only what was written by :meth:`note`"""
+        run = self._database.execute
+        found = run("SELECT type, substr(sql, 1, 2000) FROM sqlite_master LIMIT 10").fetchall()
+        if len(found) != len(_SCHEMA) or set(found) != _SCHEMA:
+            raise ValueError("it has other tables than a file of sessions")
+        if (said := run("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":  # computes what other tables ask for
+            raise ValueError(f"it is damaged: {said}")
+        names = run("SELECT number, substr(name, 1, 100) FROM robots ORDER BY number LIMIT 1001").fetchall()
+        if any(number != place or not re.fullmatch(ROBOT, str(name)) for place, (number, name) in enumerate(names)):
+            raise ValueError("it has robots that no server gave a number to")
+        large = "length(answer) > ? OR length(digest) > 64 OR length(observation) > ? OR length(mask) > ?"
+        sizes = _LONGEST, 4 * len(task.observations), len(task.actions)
+        (n, most), large_ones = (
+            run("SELECT count(*), max(robot) FROM requests").fetchone(),
+            run(f"SELECT 1 FROM requests WHERE {large} LIMIT 1", sizes).fetchall(),
+        )
+        if n > 2 * len(names) or large_ones or (n and most >= len(names)):
+            raise ValueError("it has requests that no server wrote")
+        for number in range(len(names)):
+            last = self.last(number)
+            if last is not None and not last.fits(task):
+                raise ValueError(f"the last request of {names[number][1]} makes no sense")
 
     def robots(self) -> dict[str, int]:
         """Numbers of all robots, by their names."""
@@ -87,5 +154,8 @@ class Sessions:
                 run("ROLLBACK")
             raise
 
-    def close(self) -> None:
+    def __enter__(self) -> Sessions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._database.close()

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import yaml
 from gymnasium import spaces
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 from typing_extensions import Self
 
+from bdpi.agents.schema import PATHS
 from bdpi.runs.config import Printable
 from bdpi.runs.errors import RunError, one_line
+from bdpi.storage.reading import Damaged, read_bytes
+from bdpi.studies.settings import check_settings
+from bdpi.studies.tables import read_yaml
 
-LARGEST = 1 << 20  # bytes of a task file
-Label = Annotated[StrictStr, Field(min_length=1, max_length=100)]
+LARGEST = 256 << 10  # bytes of a task file
+_OWN = ("seed", "asynchronous", *PATHS)
+Label = Annotated[Printable, Field(min_length=1, max_length=100)]
 
 
 class Dimension(BaseModel):
@@ -30,7 +36,7 @@ class Dimension(BaseModel):
     name: Label
     low: FiniteFloat
     high: FiniteFloat
-    unit: StrictStr = ""
+    unit: Printable = ""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -80,7 +86,7 @@ class RobotTask(BaseModel):
 
     :param observations: the numbers that a robot sees
     :param actions: their names
-    :param agent: an agent with an actor: ``bdpi``, ``actor-mimic``
+    :param agent: one with an actor
     :param seed: of the agent
     :param hyperparameters: arguments of the agent that differ from its defaults
     :param policy_kwargs: as in ``config.json`` of a run
@@ -99,8 +105,8 @@ class RobotTask(BaseModel):
     name: Annotated[Printable, Field(min_length=1, max_length=100)]
     observations: list[Dimension] = Field(min_length=1, max_length=10_000)
     actions: list[Label] = Field(min_length=2, max_length=1000)
-    agent: str = "bdpi"
-    seed: int = 0
+    agent: Literal["bdpi", "bdpi-paper", "actor-mimic"] = "bdpi"
+    seed: int = Field(0, ge=0, lt=2**32)
     hyperparameters: dict[str, Any] = {}
     policy_kwargs: dict[str, Any] = {}
     safety: list[Rule] = []
@@ -116,7 +122,7 @@ class RobotTask(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for what, names in (("observations", [each.name for each in self.observations]), ("actions", self.actions)):
-            twice = next((name for name in names if names.count(name) > 1), None)
+            twice = next((name for name, n in Counter(names).items() if n > 1), None)
             if twice is not None:
                 raise ValueError(f"{what} has the name {twice!r} twice")
         named = [self.safe_action, self.ask_fallback, *(name for rule in self.safety for name in rule.forbid)]
@@ -127,9 +133,9 @@ class RobotTask(BaseModel):
         unseen = next((rule.when for rule in self.safety if rule.when not in seen), None)
         if unseen is not None:
             raise ValueError(f"{unseen!r} is none of the observations, {', '.join(seen)}")
-        own = next((name for name in ("journal", "autosave", "asynchronous") if name in self.hyperparameters), None)
+        own = next((name for name in _OWN if name in self.hyperparameters), None)
         if own is not None:
-            raise ValueError(f"hyperparameters has {own!r}, which the server decides: leave it out")
+            raise ValueError(f"hyperparameters has {own!r}, which the task or the server decides: leave it out")
         return self
 
     def observation_space(self) -> spaces.Box:
@@ -168,21 +174,22 @@ def complaint(error: ValidationError) -> tuple[str, str]:
 def read_task(path: Path) -> RobotTask:
     """:raises RunError: for a file that cannot be read, or makes no sense"""
     try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST + 1)
-        if len(text) > LARGEST:
-            raise RunError(f"{path} is larger than {LARGEST} bytes: a task file is not")
-        content = yaml.safe_load(text)
+        content = read_yaml(read_bytes(path, LARGEST).decode(), str(path))
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except Damaged as error:
+        raise RunError(f"{path} is no task file: {error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise RunError(f"{path} is not YAML: {one_line(error)}") from None
     if not isinstance(content, dict):
         raise RunError(f"{path} must name observations and actions, see docs/serve.md")
     try:
-        return RobotTask.model_validate(content)
+        task = RobotTask.model_validate(content)
     except ValidationError as error:
         hint = ""
         if any(isinstance(each["input"], bool) and each["type"] == "string_type" for each in error.errors()):
             hint = ' (YAML takes on, off, yes and no for truth values: write "on")'
         raise RunError(f"{path}: {one_line(complaint(error)[1])}{hint}") from None
+    settings = {**task.hyperparameters, **task.policy_kwargs}
+    check_settings(task.agent, {name: [value] for name, value in settings.items()}, str(path))
+    return task

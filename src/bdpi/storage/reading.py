@@ -23,6 +23,7 @@ _MB = 1 << 20
 _LARGEST_JSON = 64 * _MB
 _DEEPEST = 60  # levels of JSON
 _FORMATS = ((1, 0), (2, 0))  # of NumPy's arrays
+_LONGEST_HEADER, _MOST_ARRAYS = 1000, 5000  # NumPy takes milliseconds for some long headers
 
 
 class Damaged(ValueError):
@@ -124,8 +125,13 @@ def read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[A
     version = np.lib.format.read_magic(file)
     if version not in _FORMATS:
         raise Damaged(f"{name} has version {version} of NumPy's format")
-    read = np.lib.format.read_array_header_1_0 if version == _FORMATS[0] else np.lib.format.read_array_header_2_0
-    shape, is_fortran, dtype = read(file)
+    read, width = np.lib.format.read_array_header_1_0, 2
+    if version != _FORMATS[0]:
+        read, width = np.lib.format.read_array_header_2_0, 4
+    size = file.read(width)
+    if int.from_bytes(size, "little") > _LONGEST_HEADER:
+        raise Damaged(f"{name} has a header of {int.from_bytes(size, 'little')} bytes")
+    shape, is_fortran, dtype = read(io.BytesIO(size + file.read(int.from_bytes(size, "little"))))
     if dtype.hasobject or dtype.kind not in "biufU":
         raise Damaged(f"{name} holds {dtype}, not numbers")
     if is_fortran and len(shape) > 1:
@@ -147,6 +153,8 @@ def read_arrays(file: IO[bytes]) -> dict[str, NDArray[Any]]:
     file.seek(0)
     try:
         with zipfile.ZipFile(file) as archive:
+            if len(archive.infolist()) > _MOST_ARRAYS:
+                raise Damaged(f"it has {len(archive.infolist())} arrays, more than {_MOST_ARRAYS}")
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
                 with archive.open(info) as part:

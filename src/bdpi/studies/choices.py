@@ -33,14 +33,14 @@ class Choices:
     def __init__(self, agent: str, session: Session, fixed: Mapping[str, Any]) -> None:
         self._space = space_of(agent)
         self._fixed = dict(fixed)
-        names = [name for name in self._space.values if agent != "tabular-bdpi" or name not in _OF_NETWORKS]
+        names = tuned(agent)
         #: what the agent has by itself
         self.defaults: dict[str, Value] = {name: _default(name, session.agent) for name in names}
         #: for each name that is chosen, the paper's values, and the default where it is not among them
         self.values: dict[str, tuple[Value, ...]] = {}
         for name in names:
             if name not in fixed:
-                values = tuple(_plain(value) for value in self._space.values[name])
+                values = tuple(plain(value) for value in self._space.values[name])
                 default = self.defaults[name]
                 self.values[name] = self._allowed(name, values if default in values else (*values, default))
         if not self.values:
@@ -91,19 +91,26 @@ def space_of(agent: str) -> Space:
     return spaces[agent]
 
 
+def tuned(agent: str) -> dict[str, tuple[Any, ...]]:
+    """The paper's values of each hyper-parameter that has an effect on an agent."""
+    values = space_of(agent).values
+    return {name: values[name] for name in values if agent != "tabular-bdpi" or name not in _OF_NETWORKS}
+
+
 def setting_texts(settings: Mapping[str, Any]) -> list[str]:
     """``["n_critics=8", "net_arch=[64]"]``, as ``--set`` takes them."""
-    return [f"{name}={_plain(value)}" for name, value in settings.items()]
+    return [f"{name}={plain(value)}" for name, value in settings.items()]
 
 
-def _plain(value: Any) -> Value:
+def plain(value: Any) -> Value:
+    """A value that Optuna can choose."""
     return str(value).replace(" ", "") if isinstance(value, list | tuple | dict) else value
 
 
 def _default(name: str, model: Any) -> Value:
     """What a hyper-parameter is if it is not set."""
     if name == "net_arch":
-        return _plain(model.policy.net_arch)
+        return plain(model.policy.net_arch)
     if name == "fit_steps":
         return int(model.hyperparameters().fit_steps)  # the argument is None, which depends on the observations
     if name == "train_freq":

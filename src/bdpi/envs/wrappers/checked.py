@@ -55,6 +55,8 @@ class Checked(gym.Wrapper[Any, Any, Any, Any]):
                     f"{name} of step {self._step} is an array of shape {np.shape(value)}, not true or false: return "
                     "one bool"
                 )
+            if value not in (False, True):  # None, text
+                raise ValueError(f"{name} of step {self._step} is {value!r:.80}, not true or false: return one bool")
         if not isinstance(info, dict):
             raise ValueError(f"info of step {self._step} is {info!r:.80}, not a dictionary: return {{}}")
 

@@ -32,6 +32,7 @@ _LOOK_AROUND = 0.5  # seconds
 _QUEUE = 50  # runs that wait at Ray, and let a cluster grow that can
 _AT_A_TIME = 20
 _ANSWER_WITHIN = 5.0  # seconds, at the address of a cluster
+_TOKEN = "one that requires a token wants RAY_AUTH_MODE=token and its RAY_AUTH_TOKEN in the environment"
 _ASK_EVERY = 1.0  # seconds between a worker's looks at the stop flag
 
 
@@ -62,8 +63,8 @@ class OnRay:
             try:
                 quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
                 ray.init(address=self._address, **quiet, **here)
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise RunError(f"no Ray cluster at {self._address}: {error}") from None
+            except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+                raise RunError(f"no Ray cluster at {self._address}: {one_line(error)}; {_TOKEN}") from None
         try:
             with _marker(jobs) as marker:
                 yield from self._run(jobs, marker, should_stop, started)

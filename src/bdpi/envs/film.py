@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from bdpi.runs.errors import RunError
 from bdpi.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
@@ -61,9 +60,9 @@ class Film:
             self._pictures = [kept for kept in self._pictures if kept[0] % self._stride == 0 or kept[1]]
 
     def save(self, path: Path) -> None:
-        """:raises RunError: when nothing was filmed, or the file cannot be written."""
+        """:raises ValueError: when nothing was filmed."""
         if not self._pictures:
-            raise RunError("nothing was drawn, so there is no film to save")
+            raise ValueError("nothing was drawn, so there is no film to save")
         from PIL import Image
 
         real_time = 1000 * self._stride / self._fps
@@ -78,16 +77,13 @@ class Film:
             top += picture.height
         palette = strip.quantize(_COLOURS)
         frames = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for _, _, picture in self._pictures]
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(
-                path,
-                lambda file: frames[0].save(
-                    file, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0
-                ),
-            )
-        except OSError as error:
-            raise RunError(f"the film {path} cannot be written: {error.strerror or error}") from None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(
+            path,
+            lambda file: frames[0].save(
+                file, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0
+            ),
+        )
 
 
 class Filmed(gym.Wrapper[Any, Any, Any, Any]):
@@ -123,7 +119,7 @@ class Filmed(gym.Wrapper[Any, Any, Any, Any]):
             return
         picture = self.env.render()
         if getattr(picture, "ndim", 0) != 3 or picture.shape[2] != 3:  # type: ignore[union-attr]
-            raise RunError("the environment's rgb_array rendering gives no RGB picture")
+            raise ValueError("the environment's rgb_array rendering gives no RGB picture")
         caption = f"episode {self._episode}   step {self._step}   return {self._return:.2f}"
         self._film.add(picture, self._step, ends_episode, caption)  # type: ignore[arg-type]
 

@@ -1,0 +1,74 @@
+"""What a run logs to services such as TensorBoard, beside the files of its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from bdpi.runs.errors import RunError, one_line
+
+if TYPE_CHECKING:
+    from bdpi.agents.logs import Service
+    from bdpi.runs.config import RunStatus
+    from bdpi.runs.session import Session
+
+
+def services_of(names: Sequence[str] | None) -> list[Service]:
+    """What ``--log`` asks for, which works from here on.
+
+    :raises RunError: for a service that is not known, or whose library is not installed
+    """
+    from bdpi.agents.logs import check_services
+
+    try:
+        services = check_services(names or ())
+    except (ValueError, ImportError) as error:
+        raise RunError(one_line(error)) from None
+    if "mlflow" in services:
+        from bdpi.agents.log_writers import mlflow_experiment
+
+        try:  # once, before many runs of a study want to make the same database
+            mlflow_experiment()
+        except Exception as error:
+            warnings.warn(f"MLflow does not answer: {one_line(error)}", RuntimeWarning, stacklevel=2)
+    return services
+
+
+def log_to(status: RunStatus, services: Sequence[Service]) -> None:
+    """Have a run log to these services, too."""
+    if services:
+        status.log = list(dict.fromkeys((*status.log, *services)))
+        status.log_id = status.log_id or uuid.uuid4().hex
+
+
+@contextlib.contextmanager
+def logged(session: Session) -> Iterator[None]:
+    """While this lasts, the agent logs to the services of its run."""
+    from bdpi.agents.logs import configure_logger
+
+    config, status = session.config, session.status
+    if not status.log:
+        yield
+        return
+    place, logger = status.study, None
+    about = {
+        "name": f"{config.agent} {config.environment} seed {config.seed}"
+        + ("" if place is None else f" {place.series}"),
+        "group": config.environment if place is None else f"{place.study}/{place.row}/{place.environment}",
+        "settings": config.model_dump(),
+        "run_id": status.log_id,
+        "step": session.agent.num_timesteps,
+    }
+    try:
+        logger = configure_logger(session.folder.path, status.log, **about)
+        session.agent.set_logger(logger)
+    except ImportError as error:  # of a run that was begun elsewhere
+        warnings.warn(one_line(error), RuntimeWarning, stacklevel=3)
+    try:
+        yield
+    finally:
+        if logger is not None:
+            logger.close()

@@ -1,0 +1,234 @@
+"""Options of ``bdpi train`` that Stable-Baselines3's users know: what they do, and that they survive resumption."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from stable_baselines3.common.vec_env import DummyVecEnv
+from typer.testing import CliRunner
+
+import bdpi
+from bdpi.agents import AGENTS
+from bdpi.cli import app
+from bdpi.runs import recorder
+from bdpi.runs.config import RunConfig
+from bdpi.runs.episodes import read_monitor
+from bdpi.runs.errors import RunError
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.play import open_agent, play
+from bdpi.runs.settings import parse_env_kwargs
+from bdpi.runs.tester import evaluation_means
+from bdpi.runs.train import prepare, prepare_resumption
+
+SMALL = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 1, "batch_size": 16, "n_threads": 1}
+
+
+def plan_of(environment: str = "FrozenLake-v1", **more: Any) -> RunConfig:
+    return RunConfig(environment=environment, **{"episodes": 12, "seed": 3, "hyperparameters": SMALL, **more})
+
+
+def learned(path: Path, file: str = "agent.zip") -> dict[str, bytes]:
+    folder = RunFolder(path)
+    agent = AGENTS[folder.read().config.agent].load(path / file)
+    return {name: array.tobytes() for name, array in agent.agent_learner.learner.state_dict().items()}
+
+
+# -- arguments and wrappers
+
+
+def test_arguments_of_environments_are_written_as_in_the_rl_zoo_or_as_json() -> None:
+    texts = ["is_slippery:False", "map_name:8x8", '{"gain": 0.5, "rows": ["SF", "FG"]}', "{deep: true}"]
+    assert parse_env_kwargs(texts) == {
+        "is_slippery": False,
+        "map_name": "8x8",
+        "gain": 0.5,
+        "rows": ["SF", "FG"],
+        "deep": True,
+    }
+    for text, says in (("is_slippery", "name:value"), ("{3: 4}", "JSON"), ("render_mode:human", "render_mode")):
+        with pytest.raises(RunError, match=says):
+            parse_env_kwargs([text])
+
+
+def test_arguments_and_wrappers_reach_all_environments_of_a_run(tmp_path: Path) -> None:
+    plan = plan_of(
+        env_kwargs={"is_slippery": False, "desc": ["SFG"]},
+        wrappers=["odd_wrappers:Longer", "gymnasium.wrappers:TransformReward"],
+    )
+    with pytest.raises(RunError, match=r"TransformReward cannot be made.*func"):
+        prepare(plan, tmp_path / "none")
+    plan = plan.changed(wrappers=["odd_wrappers:Longer"], eval_every=10, eval_episodes=2)
+    assert prepare(plan, tmp_path).run().status == "finished"
+    for path in (tmp_path / "monitor.csv", tmp_path / "eval.csv"):
+        assert set(read_monitor(path).returns) <= {0.0, 10.0}  # the wrapper counts a goal tenfold
+    assert prepare_resumption(tmp_path, episodes=13).config.env_kwargs == plan.env_kwargs
+    assert {episode.episode_return for episode in play(RunFolder(tmp_path), 3)} <= {0.0, 10.0}
+    peer = prepare(plan.changed(agent="dqn", eval_every=None, hyperparameters={}), tmp_path / "peer")
+    assert "Longer" in str(peer.environment)
+
+
+def test_what_is_wrong_with_arguments_and_wrappers_is_said() -> None:
+    for more, says in (
+        ({"env_kwargs": {"slippery": True}}, "with slippery=True.*unexpected keyword"),
+        ({"env_kwargs": {"desc": np.zeros(3)}}, "numbers, texts"),
+        ({"wrappers": ["gymnasium.wrappers.FlattenObservation"]}, "mean gymnasium.wrappers:FlattenObservation"),
+        ({"wrappers": ["gymnasium.wrappers:Nothing"]}, "no Nothing in gymnasium.wrappers"),
+        ({"wrappers": ["os:system"]}, "no subclass of gymnasium.Wrapper"),
+        ({"wrappers": ["no_such_module:Wrapper"]}, "no module no_such_module"),
+    ):
+        with pytest.raises(RunError, match=says):
+            prepare(plan_of(**more))
+
+
+def test_what_a_file_gives_an_environment_is_trusted_only_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = prepare(plan_of(episodes=2), tmp_path)
+    session.draws = False
+    session.run()
+    folder = session.folder
+    text = json.loads(folder.config.read_text())
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('it ran').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    for changes in (
+        {"wrappers": ["evil:Wrapper"]},
+        {"env_kwargs": {"file": "/etc/passwd"}},
+        {"env_kwargs": {"size": 10**9}},
+        {"env_kwargs": {"rows": ["a"] * 1000}},
+        {"env_kwargs": {"deep": {"file": ["../x"]}}},
+    ):
+        folder.config.write_text(json.dumps({**text, **changes}))
+        for use in (lambda: open_agent(folder), lambda: prepare_resumption(tmp_path, episodes=3)):
+            with pytest.raises(RunError, match="--trust"):
+                use()
+    assert not (tmp_path / "it ran").exists()
+    folder.config.write_text(json.dumps({**text, "env_kwargs": {"is_slippery": False, "map_name": "4x4"}}))
+    assert open_agent(folder) is not None
+
+
+# -- several environments
+
+
+def test_several_environments_learn_as_often_from_each_transition(tmp_path: Path) -> None:
+    plans = [plan_of("CartPole-v1", episodes=None, steps=200, n_envs=n) for n in (1, 4)]
+    sessions = [prepare(plan, tmp_path / str(plan.n_envs)) for plan in plans]
+    assert [session.run().status for session in sessions] == ["finished"] * 2
+    one, four = (session.agent for session in sessions)
+    assert isinstance(sessions[1].environment, DummyVecEnv)
+    assert (one.num_timesteps, four.num_timesteps) == (200, 200)
+    assert abs(one._n_updates - four._n_updates) <= 16 + 4  # before there is a batch, neither learns
+    assert read_monitor(tmp_path / "4" / "monitor.csv").lengths == sessions[1].progress.episodes.lengths
+    assert len(play(RunFolder(tmp_path / "4"), 2)) == 2
+
+
+def test_agents_of_this_package_alone_step_several_environments_evaluate_and_film() -> None:
+    for more, option in (
+        ({"n_envs": 2}, "--n-envs"),
+        ({"eval_every": 5}, "--eval-every"),
+        ({"film_every": 5}, "--film"),
+    ):
+        with pytest.raises(RunError, match=option):
+            prepare(plan_of(agent="dqn", hyperparameters={}, **more))
+        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in more.items()]
+        result = CliRunner().invoke(app, ["train", "--offline", "robot.sqlite", *arguments])
+        assert option in result.output
+    with pytest.raises(RunError, match=r"cannot be drawn.*--film-every"):
+        prepare(plan_of("odd_worlds:Counting-v0", film_every=2))
+    with pytest.raises(RunError, match="at least 1"):
+        plan_of(eval_every=0)
+
+
+# -- evaluations and films
+
+
+def test_the_best_agent_is_kept_and_evaluating_changes_no_training(tmp_path: Path) -> None:
+    plain, watched = plan_of(episodes=40), plan_of(episodes=40, eval_every=50, eval_episodes=3, film_every=20)
+    for name, plan in (("plain", plain), ("watched", watched)):
+        assert prepare(plan, tmp_path / name).run().status == "finished"
+    assert learned(tmp_path / "plain") == learned(tmp_path / "watched")
+    folder = RunFolder(tmp_path / "watched")
+    assert [path.exists() for path in map(folder.film_after, (20, 30, 40))] == [True, False, True]
+    means = evaluation_means(read_monitor(folder.evaluations), 3)
+    assert len(means) == folder.read_run()[1].result.steps // 50  # type: ignore[union-attr]
+    best = bdpi.BDPI.load(folder.best)
+    assert best.num_timesteps == 50 * (1 + int(np.argmax(means)))
+    folder.agent = folder.best
+    assert len(play(folder, 1)) == 1
+
+
+PLANS = {
+    "several environments": plan_of(n_envs=3, eval_every=40, eval_episodes=2),
+    "noise, and no actor": plan_of(agent="abcdqn", n_envs=2, off_policy_noise=0.2, eval_every=30, eval_episodes=2),
+    "continuous": plan_of("Pendulum-v1", episodes=3, action_bits=2, n_envs=2, eval_every=150, eval_episodes=1),
+    "arguments": plan_of(env_kwargs={"is_slippery": False}, wrappers=["odd_wrappers:Longer"], eval_every=60),
+    "tabular": plan_of(agent="tabular-bdpi", n_envs=2, eval_every=40),
+    "bootstrapped": plan_of(agent="bootstrapped-dqn", eval_every=33, eval_episodes=2),
+}
+
+
+def all_of(path: Path) -> tuple[Any, ...]:
+    logs = [read_monitor(path / name) for name in ("monitor.csv", "eval.csv")]
+    best = learned(path, "best.zip") if (path / "best.zip").exists() else None
+    return [(log.returns, log.lengths) for log in logs], learned(path), best
+
+
+@pytest.mark.parametrize("what", PLANS)
+def test_a_run_that_is_stopped_at_random_steps_has_the_same_bits(tmp_path: Path, what: str) -> None:
+    plan, generator = PLANS[what], np.random.default_rng(1)
+    assert prepare(plan, tmp_path / "whole").run().status == "finished"
+    status, sessions, path = "new", 0, tmp_path / "parts"
+    while status != "finished":
+        left = iter(range(int(generator.integers(5, 119 if plan.action_bits is None else 700))))
+        session = prepare(plan, path) if status == "new" else prepare_resumption(path)
+        session.draws = False
+        status, sessions = session.run(should_stop=lambda left=left: next(left, None) is None).status, sessions + 1
+    assert sessions > 1
+    assert all_of(path) == all_of(tmp_path / "whole")
+
+
+def test_a_run_that_is_killed_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the files of a checkpoint, too, of which the best agent is one."""
+    plan = plan_of(n_envs=2, eval_every=20, eval_episodes=2)
+    assert prepare(plan, tmp_path / "whole").run().status == "finished"
+    monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(recorder, "_CHECKPOINT_SHARE", 1e9)  # after every step
+    generator, original, path, left, kills = np.random.default_rng(1), os.replace, tmp_path / "killed", 0, 0
+
+    def replace_or_die(*paths: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise SystemExit
+        original(*paths)
+
+    monkeypatch.setattr(os, "replace", replace_or_die)
+    done = False
+    while not done:
+        left = int(generator.integers(8, 200))
+        try:
+            session = prepare_resumption(path) if path.exists() else prepare(plan, path)
+            session.draws = False
+            done = session.run().status == "finished"
+        except SystemExit:
+            kills += 1
+        left = 0
+    assert kills > 1
+    assert all_of(path) == all_of(tmp_path / "whole")
+
+
+def test_the_command_line_has_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["bdpi", "train"])
+    words = "train FrozenLake-v1 --steps 90 --env-kwargs is_slippery:False --wrapper odd_wrappers:Longer --n-envs 3"
+    words += " --eval-every 30 --eval-episodes 1 --film-every 25 --out run --set n_critics=2 --set fit_steps=1"
+    result = CliRunner().invoke(app, words.split())
+    assert result.exit_code == 0, result.output
+    config = RunFolder(tmp_path / "run").read_run()[0]
+    assert (config.env_kwargs, config.wrappers) == ({"is_slippery": False}, ["odd_wrappers:Longer"])
+    assert (config.n_envs, config.eval_every, config.eval_episodes, config.film_every) == (3, 30, 1, 25)
+    result = CliRunner().invoke(app, ["play", "run", "--best", "--episodes", "1", "--no-watch"])
+    assert result.exit_code == 0, result.output
