@@ -28,7 +28,7 @@ from bdpi.runs.episodes import Episodes, Summary, summarize
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import Executor, make_executor
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.job import Job, check_jobs, episodes_done, execute, status_of
+from bdpi.runs.job import Job, check_jobs, execute, length_so_far, status_of
 from bdpi.runs.results import StoredRun, read_run, read_runs, with_archived, write_archive, write_index
 from bdpi.runs.train import prepare_resumption
 from bdpi.runs.versions import LEARNING
@@ -105,6 +105,26 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
     return episodes_of(root, jobs)
 
 
+@pytest.mark.parametrize("agent", ["bdpi", "dqn"])
+def test_runs_that_are_as_long_as_so_many_steps(tmp_path: Path, agent: str) -> None:
+    plan = {"agent": agent, "episodes": None, "steps": 120, "hyperparameters": SMALL if agent == "bdpi" else {}}
+    jobs = [job(tmp_path, seed=seed, **plan) for seed in range(2)]
+    assert execute(jobs[1], after(70)).status == "interrupted"
+    assert status_of(jobs[1]) == "unfinished"
+    tally, _ = run_all(jobs)
+    assert (tally.fraction, tally.line().split(", ")[3]) == (1.0, "100% of the work")
+    assert [RunFolder(each.folder).read().status.result.steps for each in jobs] == [120, 120]
+    assert [status_of(each) for each in jobs] == ["finished"] * 2
+    assert 0 < length_so_far(jobs[0]) == stored(jobs[0]).length <= 120  # of episodes that have ended
+    alone = job(tmp_path / "alone", seed=1, **plan)
+    execute(alone)
+    assert stored(jobs[1]).lengths.tolist() == stored(alone).lengths.tolist()
+    longer = job(tmp_path, **{**plan, "steps": 200})
+    assert status_of(longer) == "unfinished"
+    assert execute(longer).status == "finished"
+    assert RunFolder(longer.folder).read().status.result.steps == 200
+
+
 def test_finished_runs_are_never_repeated(tmp_path: Path) -> None:
     jobs = [job(tmp_path, seed=seed) for seed in range(2)]
     run_all(jobs[:1])
@@ -158,7 +178,7 @@ def test_an_interrupted_attempt_is_not_taken_for_a_finished_run(tmp_path: Path) 
     _, longer = a_run_that_must_start_over(tmp_path, "dqn")
     much_longer = replace(longer, config=longer.config.changed(episodes=5000))
     assert execute(much_longer, after(1000)).status == "interrupted"
-    assert episodes_done(much_longer) > 15
+    assert length_so_far(much_longer) > 15
     assert execute(longer).status == "finished"
     assert (stored(longer).status, len(stored(longer).returns)) == ("finished", 15)
 
@@ -298,7 +318,7 @@ def test_a_failing_run_does_not_stop_the_others_and_says_why_everywhere(tmp_path
     for part in ("not finite: nan", "Traceback", "unknown environment 'Missing-v0'"):
         assert part in "\n".join(said)
     # of 3 runs of 15 episodes, one is whole, and one has 3 episodes
-    assert tally.line().startswith("1 of 3 runs done, 0 running, 2 failed, 40% of the episodes, time left ")
+    assert tally.line().startswith("1 of 3 runs done, 0 running, 2 failed, 40% of the work, time left ")
     title, runs, _ = read_study(tmp_path, jobs)
     write_archive(tmp_path / "archive", title, runs)
     for found in (runs, read_runs(tmp_path / "archive")[1]):

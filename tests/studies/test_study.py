@@ -87,8 +87,24 @@ def test_a_smaller_study_has_what_was_asked_for_and_what_that_shows(tmp_path: Pa
         ({"environments": ("CartPole-v1",)}, "environment", "CartPole-v1"),
         ({"episodes": 3}, "episodes", 3),  # fewer than the study has, or more
         ({"episodes": 2000}, "episodes", 2000),
+        ({"steps": 500}, "steps", 500),
+        ({"steps": 500}, "episodes", None),
     ):
         assert {getattr(job.config, field) for job in study.smaller(**options).jobs(tmp_path)} == {value}
+
+
+def test_runs_are_as_long_as_so_many_episodes_or_steps(tmp_path: Path) -> None:
+    environments = {"lake": {"id": "FrozenLake-v1", "steps": 90}, "pole": {"id": "CartPole-v1"}}
+    series = {"A": {}, "B": {"episodes": 7, "in": {"lake": {"steps": 40}}}}
+    table = {"title": "Lengths", "seeds": 1, "environments": environments, "rows": {"r": series}}
+    jobs = parse_study("lengths", table).jobs(tmp_path)
+    lengths = {(j.place.series, j.place.environment): (j.config.episodes, j.config.steps) for j in jobs}
+    assert lengths == {
+        ("A", "FrozenLake-v1"): (None, 90),
+        ("A", "CartPole-v1"): (300, None),
+        ("B", "FrozenLake-v1"): (None, 40),
+        ("B", "CartPole-v1"): (7, None),
+    }
 
 
 @pytest.mark.parametrize(
@@ -98,6 +114,7 @@ def test_a_smaller_study_has_what_was_asked_for_and_what_that_shows(tmp_path: Pa
         ({"rows": ("colums",)}, "no row 'colums'"),
         ({"only": ("TRPO",)}, "no series 'TRPO'"),
         ({"rows": ("noise",), "only": ("PPO",)}, "exclude each other"),
+        ({"episodes": 5, "steps": 500}, "small has episodes .5. and steps .500.: leave one"),
     ],
 )
 def test_what_is_not_there_is_named(options: dict[str, Any], message: str) -> None:
@@ -137,6 +154,8 @@ def setting(**settings: Any) -> dict[str, Any]:
         (setting(episodes="many"), "episodes of r/s of small .*'many'"),
         (setting(episodes=2.5), "episodes of r/s of small .* not 2.5"),
         (setting(**{"in": {"pole": {"episodes": 0}}}), "episodes of 'in: pole' of r/s of small .* not 0"),
+        (setting(episodes=2, steps=50), "r/s of small has episodes .2. and steps .50."),
+        ({"environments": {"a": {"id": "X-v1", "episodes": 2, "steps": 50}}}, "environment X-v1 has episodes"),
         (setting(off_policy_noise="high"), "off_policy_noise of r/s .* not 'high'"),
         (setting(record_entropy="yes"), "record_entropy of r/s .* not 'yes'"),
         # every run has a folder of its own

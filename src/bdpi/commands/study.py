@@ -48,6 +48,7 @@ def study(
         int | None, typer.Option(metavar="N", min=1, help="Runs of each series with random configurations.")
     ] = None,
     episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Episodes of each run.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Steps of each run, not episodes.")] = None,
     executor: Annotated[
         _ExecutorName,
         typer.Option(help="One run after the other; in processes; on a Ray cluster; together on a GPU."),
@@ -130,6 +131,7 @@ def study(
         seeds=seeds,
         configs=configs,
         episodes=episodes,
+        steps=steps,
         first_seed=first_seed,
     )
     root = out.absolute()

@@ -18,7 +18,7 @@ from bdpi.runs.config import Place
 from bdpi.runs.errors import RunError
 from bdpi.runs.executors import Executor
 from bdpi.runs.formatting import duration
-from bdpi.runs.job import Job, JobResult, check_learning, episodes_done, status_of
+from bdpi.runs.job import Job, JobResult, check_learning, length_so_far, status_of
 
 _PLAIN_SECONDS = 15.0
 _PER_SECOND = 4
@@ -35,19 +35,19 @@ class Tally:
     failed: dict[Job, JobResult] = field(default_factory=dict)
     interrupted: list[Job] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
-    _pace: deque[tuple[float, int]] = field(default_factory=deque)  # times, and the episodes done then
+    _pace: deque[tuple[float, int]] = field(default_factory=deque)  # times, and what was done then
 
     @property
     def fraction(self) -> float:
-        """Episodes done of all episodes."""
-        return self._episodes_done() / max(1, _wanted(self.jobs))
+        """Episodes, or steps, that are done, of all."""
+        return self._amount_done() / max(1, _wanted(self.jobs))
 
-    def _episodes_done(self) -> int:
+    def _amount_done(self) -> int:
         return _wanted(self.done) + _present((*self.running, *self.interrupted, *self.failed))
 
     def seconds_left(self) -> float | None:
-        """By the episodes of the later half of the time so far, since episodes become longer, or shorter, as agents
-        learn; None before there are any. What failed runs lack is not waited for."""
+        """By what was done in the later half of the time so far, since episodes become longer, or shorter, as agents
+        learn; None before there is any. What failed runs lack is not waited for."""
         now, done = self.keep_pace()
         while len(self._pace) > 2 and self._pace[1][0] <= (self.began + now) / 2:
             self._pace.popleft()
@@ -56,26 +56,26 @@ class Tally:
         return (now - then) * left / (done - before) if done > before else None
 
     def keep_pace(self) -> tuple[float, int]:
-        """Remember how many episodes are done by now."""
-        self._pace.append((time.monotonic(), self._episodes_done()))
+        """Remember how much is done by now."""
+        self._pace.append((time.monotonic(), self._amount_done()))
         return self._pace[-1]
 
     def line(self) -> str:
         """In a few words."""
         return (
             f"{len(self.done)} of {len(self.jobs)} runs done, {len(self.running)} running, {len(self.failed)} failed, "
-            f"{self.fraction:.0%} of the episodes, time left {duration(self.seconds_left())}"
+            f"{self.fraction:.0%} of the work, time left {duration(self.seconds_left())}"
         )
 
 
 def _wanted(jobs: Iterable[Job]) -> int:
-    """Episodes that runs should have."""
-    return sum(job.config.episodes or 0 for job in jobs)
+    """Episodes that runs should have, or steps."""
+    return sum(job.config.length for job in jobs)
 
 
 def _present(jobs: Iterable[Job]) -> int:
-    """Episodes that they have, of those."""
-    return sum(min(episodes_done(job), job.config.episodes or 0) for job in jobs)
+    """What they have, of that."""
+    return sum(length_so_far(job) for job in jobs)
 
 
 def _series(job: Job) -> Place:
@@ -216,8 +216,7 @@ class LiveTally:
 def _table(tally: Tally) -> RenderableType:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for job in list(tally.running)[:_MOST_SHOWN]:
-        wanted = job.config.episodes or 1
-        done = min(episodes_done(job), wanted)
+        wanted, done = job.config.length, length_so_far(job)
         table.add_row(
             job.place.series,
             job.place.environment,

@@ -110,6 +110,11 @@ class RunConfig(BaseConfig):
     eval_episodes: StrictInt = 5
     film_every: StrictInt | None = None
 
+    @property
+    def length(self) -> int:
+        """How many episodes the run is to have, or steps."""
+        return self.episodes or self.steps or 0
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.episodes is None) == (self.steps is None):
@@ -228,6 +233,16 @@ class RunStatus(Circumstances):
     def episodes(self) -> int:
         """How many the run had when it was saved last."""
         return self.result.episodes if isinstance(self.result, Summary) else 0
+
+    def length(self, config: RunConfig) -> int:
+        """How many episodes the run had when it was saved last, or steps, if ``config`` counts these."""
+        if not isinstance(self.result, Summary):
+            return 0
+        return self.result.steps if config.episodes is None else self.result.episodes
+
+    def is_complete(self, config: RunConfig) -> bool:
+        """Whether it had all that ``config`` asks for."""
+        return self.length(config) >= config.length
 
     @property
     def test_episodes(self) -> int:

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +100,14 @@ def status_of(job: Job) -> str:
     if not folder.config.exists():
         return "new"
     status = read_same(folder, job.config)
-    settled, saved = folder.is_settled(status.checkpoint), status.episodes
+    settled = folder.is_settled(status.checkpoint)
     try:
-        for path, number in ((folder.monitor, saved), (folder.test, status.test_episodes)):
+        for path, number in ((folder.monitor, status.episodes), (folder.test, status.test_episodes)):
             if settled and number:
                 check_number(path, count_rows(path), number)
     except RunError as error:
         raise RunError(f"{error}; remove {job.folder} to repeat the run") from None
-    done = saved >= (job.config.episodes or 0) and status.state != "failed"
+    done = status.is_complete(job.config) and status.state != "failed"
     return "finished" if done and settled else "unfinished"
 
 
@@ -208,7 +209,7 @@ def _execute(job: Job, should_stop: Callable[[], bool], trainer: Trainer | None)
     if status == "finished":
         return JobResult("finished")
     folder = RunFolder(job.folder)
-    if status == "unfinished" and _must_start_over(folder, job.config.episodes or 0):
+    if status == "unfinished" and _must_start_over(folder, job.config):
         if folder.read().status.episodes:
             return _start_over(job, should_stop, trainer)
         _clear(folder)
@@ -216,7 +217,10 @@ def _execute(job: Job, should_stop: Callable[[], bool], trainer: Trainer | None)
     if status == "new":
         session = _begin(job)
     else:
-        session = prepare_resumption(job.folder, episodes=job.config.episodes, command=job.command, trust=True)
+        wanted, command = job.config, job.command
+        session = prepare_resumption(
+            job.folder, episodes=wanted.episodes, steps=wanted.steps, command=command, trust=True
+        )
     if trainer is None or is_peer(job.config.agent):
         return _run(job, session, should_stop)
     from bdpi.agents.learners import learn_together
@@ -238,7 +242,7 @@ def _settle(job: Job) -> None:
         folder.move_successor()
         folder.settle(folder.read().status.checkpoint)
         if _is_sound(replace(job, folder=folder.attempt)):
-            replace_if_better(folder)
+            replace_if_better(folder, job.config)
 
 
 def _begin(job: Job) -> Session:
@@ -265,13 +269,13 @@ def _run(job: Job, session: Session, should_stop: Callable[[], bool]) -> JobResu
     return JobResult(outcome.status, outcome.error or "", details)
 
 
-def _must_start_over(folder: RunFolder, episodes: int) -> bool:
+def _must_start_over(folder: RunFolder, config: RunConfig) -> bool:
     """Whether a run cannot go on.
 
-    :param episodes: that it is to have
+    :param config: what it is to become
     """
     status = folder.read().status
-    unsaved = status.state == "failed" and status.episodes >= episodes  # in the end, by a full disk, perhaps
+    unsaved = status.state == "failed" and status.is_complete(config)  # in the end, by a full disk, perhaps
     killed_early = status.result is None  # before anything was saved
     # Of a finished run that is to become longer, users may have removed what only that needs.
     removed = status.state == "finished" and not folder.replay.exists()
@@ -287,7 +291,7 @@ def _start_over(job: Job, should_stop: Callable[[], bool], trainer: Trainer | No
             shutil.rmtree(folder.attempt, ignore_errors=True)
         result = _execute(attempt, should_stop, trainer)
         if RunFolder(folder.attempt).config.exists():
-            replace_if_better(folder)
+            replace_if_better(folder, job.config)
     return result
 
 
@@ -303,19 +307,21 @@ def _may_go_on(attempt: Job) -> bool:
     if not _is_sound(attempt):
         return False
     folder = RunFolder(attempt.folder)
-    episodes = attempt.config.episodes or 0
-    return folder.read().status.episodes < episodes and not _must_start_over(folder, episodes)
+    return not folder.read().status.is_complete(attempt.config) and not _must_start_over(folder, attempt.config)
 
 
-def replace_if_better(folder: RunFolder) -> None:
-    """Let an attempt take the place of its run, unless that is finished and the attempt is not, or it is longer."""
-    if not folder.config.exists() or _worth(RunFolder(folder.attempt)) >= _worth(folder):
+def replace_if_better(folder: RunFolder, config: RunConfig) -> None:
+    """Let an attempt take the place of its run, unless that is finished and the attempt is not, or it is longer.
+
+    :param config: counts episodes, or steps
+    """
+    if not folder.config.exists() or _worth(RunFolder(folder.attempt), config) >= _worth(folder, config):
         folder.take_over()
 
 
-def _worth(folder: RunFolder) -> tuple[bool, int]:
+def _worth(folder: RunFolder, config: RunConfig) -> tuple[bool, int]:
     status = folder.read().status
-    return status.state == "finished", status.episodes
+    return status.state == "finished", status.length(config)
 
 
 def _clear(folder: RunFolder) -> None:
@@ -330,13 +336,24 @@ def _clear(folder: RunFolder) -> None:
             file.unlink(missing_ok=True)
 
 
-def episodes_done(job: Job) -> int:
-    """How far a run has come, by the length of its Monitor file; one that starts over counts from there."""
+def length_so_far(job: Job) -> int:
+    """How many episodes a run has, or steps, at most as many as it is to have; one that starts over counts from there.
+
+    By its Monitor file, so that steps are those of episodes that have ended.
+    """
     folder = RunFolder(job.folder)
     for path in (RunFolder(folder.attempt).monitor, folder.monitor):
         with contextlib.suppress(OSError), open(path, "rb") as file:
-            return max(0, sum(1 for _ in file) - 2)
+            episodes = (line for line in islice(file, 2, None) if line.endswith(b"\n"))
+            amounts = (1 if job.config.steps is None else _steps_of(line) for line in episodes)
+            return min(job.config.length, sum(amounts))
     return 0
+
+
+def _steps_of(line: bytes) -> int:
+    """The length of an episode in a Monitor file: return, length, time."""
+    length = line.split(b",", 2)[1:2]
+    return int(length[0]) if length and length[0].isdigit() else 0
 
 
 _collected = time.monotonic()

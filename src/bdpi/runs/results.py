@@ -12,7 +12,6 @@ import gzip
 import io
 import itertools
 import json
-import math
 import re
 from array import array
 from collections import Counter
@@ -86,11 +85,15 @@ class StoredRun:
         return self.returns if self.test_returns is None else self.test_returns
 
     @property
+    def length(self) -> int:
+        """How many episodes have ended; how many steps these took, if the run is as long as so many steps."""
+        return len(self.returns) if self.config.steps is None else int(self.lengths.sum())
+
+    @property
     def counts(self) -> bool:
         """Whether it belongs into an average: not if it failed on the way. One with all its episodes that could not be
         saved, because its critics had diverged, does: leaving it out would flatter the others."""
-        wanted = self.config.episodes or math.inf
-        return len(self.shown_returns) > 0 and (self.status != "failed" or len(self.returns) >= wanted)
+        return len(self.shown_returns) > 0 and (self.status != "failed" or self.length >= self.config.length)
 
 
 def write_index(
@@ -342,7 +345,7 @@ def _check_learning(runs: Iterable[StoredRun], archive: Path) -> None:
 
 
 def _worth(run: StoredRun) -> tuple[bool, int]:
-    return run.counts, len(run.returns)
+    return run.counts, run.length
 
 
 def _read_archive(root: Path) -> tuple[str, list[StoredRun], list[str]]:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from bdpi.runs.config import Place, RunConfig
+from bdpi.runs.config import DEFAULT_EPISODES, Place, RunConfig
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import refuse_outside
 from bdpi.runs.job import Job
@@ -27,14 +27,15 @@ from bdpi.studies.tables import mapping, only_known, read_yaml, whole
 _LARGEST = 256 << 10  # bytes of a YAML file, which takes some seconds to read then
 _MOST_LINKS = 20  # from a series that is the same as another to the one that has runs
 _SPACE = ("space", "at_most", "same")
-_SETTINGS = ("agent", "set", *_SPACE, "off_policy_noise", "action_bits", "record_entropy", "episodes", "in", "same_as")
 _ID = re.compile(r":|-v\d+$")  # what only Gymnasium ids have
+_LENGTH = ("episodes", "steps")
 _PLAN = ("off_policy_noise", "action_bits", "record_entropy")
+_SETTINGS = ("agent", "set", *_SPACE, *_PLAN, *_LENGTH, "in", "same_as")
 
 
 @dataclass(frozen=True)
 class Series:
-    """One curve of one panel.
+    """One curve of one panel. Its runs have so many episodes, or steps; one of the two is None.
 
     :param same_as: row and series whose runs are shown, instead of runs of its own
     :param space: run k has configuration k of this space, instead of only another seed
@@ -44,7 +45,8 @@ class Series:
     environment: str
     name: str
     agent: str = "bdpi"
-    episodes: int = 300
+    episodes: int | None = DEFAULT_EPISODES
+    steps: int | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
     same_as: tuple[str, str] | None = None
@@ -102,6 +104,7 @@ class Study:
         seeds: int | None = None,
         configs: int | None = None,
         episodes: int | None = None,
+        steps: int | None = None,
         first_seed: int = 0,
     ) -> Study:
         """A part of the study, with as many runs and episodes as one likes.
@@ -113,6 +116,7 @@ class Study:
         :param seeds: so many
         :param configs: so many, in a study that draws configurations
         :param episodes: of each run, instead of what its series or environment has
+        :param steps: of each run, instead of episodes
         :param first_seed: of each series; of a study that draws configurations, the first one's number
         """
         if self.draws and seeds is not None:
@@ -128,6 +132,7 @@ class Study:
                     only=only,
                     configs=configs,
                     episodes=episodes,
+                    steps=steps,
                     first_seed=first_seed,
                 )
         ids = {
@@ -136,8 +141,9 @@ class Study:
         }
         rows = tuple(_find(name, {s.row: s.row for s in self.series}, "row") for name in rows)
         only = tuple(_find(name, {s.name: s.name for s in self.series}, "series") for name in only)
+        given = {"episodes": episodes, "steps": steps}
         chosen = [
-            Series(**{**vars(s), "episodes": episodes or s.episodes})
+            Series(**{**vars(s), **_length({f"this part of {self.name}": given, s.name: vars(s)})})
             for s in self.series
             if (not ids or s.environment in ids) and (not rows or s.row in rows) and (not only or s.name in only)
         ]
@@ -207,6 +213,7 @@ class Study:
             agent=series.agent,
             seed=seed,
             episodes=series.episodes,
+            steps=series.steps,
             hyperparameters=rest,
             policy_kwargs=policy,
             **series.others,
@@ -335,11 +342,23 @@ def _entries(table: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:
 
 def _environment(entry: Any, what: str) -> dict[str, Any]:
     entry = mapping(entry, what)
-    only_known(entry, ("id", "episodes"), what)
+    only_known(entry, ("id", *_LENGTH), what)
     if "id" not in entry:
         raise RunError(f"{what}: give its Gymnasium id, for example {{id: CartPole-v1, episodes: 100}}")
-    whole(entry.get("episodes", 1), f"episodes of {what}")
+    for name in _LENGTH:
+        whole(entry.get(name, 1), f"{name} of {what}")
     return entry
+
+
+def _length(levels: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None]:
+    """Episodes or steps of a run, by the first of these that says so."""
+    for where, level in levels.items():
+        episodes, steps = (level.get(name) for name in _LENGTH)
+        if episodes and steps:
+            raise RunError(f"{where} has episodes ({episodes}) and steps ({steps}): leave one of them out")
+        if episodes or steps:
+            return {"episodes": episodes, "steps": steps}
+    return {"episodes": DEFAULT_EPISODES, "steps": None}
 
 
 def _resolved(one: Series, series: Mapping[tuple[str, str, str], Series], study: str) -> Series:
@@ -385,6 +404,7 @@ def _series_in(
     sets = [
         mapping(each.get("set", {}), f"'set' of {what}") for each, what in zip((settings, inside), where, strict=True)
     ]
+    length = _length({where[1]: inside, where[0]: settings, f"environment {environment['id']}": environment})
     settings = {**settings, **inside}
     for name, value in settings.items():
         _check(name, value, where[1] if name in inside else where[0])
@@ -398,7 +418,7 @@ def _series_in(
         environment=str(environment["id"]),
         name=label,
         agent=str(settings.get("agent", "bdpi")),
-        episodes=settings.get("episodes", environment.get("episodes", 300)),
+        **length,
         hyperparameters={**sets[0], **sets[1]},
         others={key: settings[key] for key in _PLAN if key in settings},
         same_as=None if same_as is None else tuple(str(same_as).split("/", 1)),  # type: ignore[arg-type]
@@ -408,7 +428,7 @@ def _series_in(
 
 def _check(name: str, value: Any, where: str) -> None:
     """Of what kind a value has to be."""
-    if name in ("episodes", "action_bits"):
+    if name in (*_LENGTH, "action_bits"):
         whole(value, f"{name} of {where}")
     if name == "record_entropy" and not isinstance(value, bool):
         raise RunError(f"record_entropy of {where} must be true or false, not {value!r}")

@@ -145,7 +145,7 @@ def _received(job: Job, files: bytes, result: JobResult) -> JobResult:
         shutil.rmtree(folder.attempt, ignore_errors=True)
         with tarfile.open(fileobj=io.BytesIO(files)) as archive:
             archive.extractall(folder.attempt, filter="data")
-        replace_if_better(folder)
+        replace_if_better(folder, job.config)
     return result
 
 
