@@ -1,6 +1,8 @@
 """The house is as CONTRIBUTING.md says."""
 
+import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -12,6 +14,14 @@ def test_files_that_are_named_exist():
     named = re.findall(r"[`(]([\w./]+/[\w.]+\.(?:py|hpp|cu|cpp|yaml|md|svg))[`)]", text)
     assert len(named) > 10
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
+def test_no_two_public_classes_have_one_name():
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "src" / "bdpi").rglob("*.py")]
+    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    names = Counter(name for name in classes if not name.startswith("_"))
+    assert len(names) > 100
+    assert [name for name, number in names.items() if number > 1] == []
 
 
 def test_every_room_is_in_the_table():

@@ -17,7 +17,7 @@ from bdpi.agents.files import File, refuse_pickle, with_ending
 from bdpi.agents.following import Flat, Following
 from bdpi.agents.journal import Transition
 from bdpi.agents.spaces import is_zero_based, shift_to_zero
-from bdpi.agents.stacks import Links, Stacks
+from bdpi.agents.stacks import FrameStacks, Links
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 from bdpi.learner.scales import returns_to_go
@@ -336,7 +336,7 @@ class _Transitions(_Base):
             for each in (self.observations, self.next_observations)
         )
         if self.links is not None:
-            seen, following = Stacks(self.links, seen), Stacks(self.links, seen, following)  # type: ignore
+            seen, following = FrameStacks(self.links, seen), FrameStacks(self.links, seen, following)  # type: ignore
         return Transitions(
             seen,
             self.actions[:rows].reshape(-1),

@@ -126,7 +126,7 @@ class Links:
         self._newest = {(column, column, True): newest * self._n_envs + column for column in columns}
 
 
-class Stacks:
+class FrameStacks:
     """In the place of an array of observations, or next observations: of each transition, a stack; indexing copies.
 
     :param links: of the memory

@@ -56,7 +56,7 @@ class Factors(ABC):
         """Those that lead to an action of the space, or, of a ``Box``, nearest to it; (len(sizes),)."""
 
 
-class Choices(Factors):
+class WholeNumbers(Factors):
     """Whole numbers, each by one decision. What is decided is seen one-hot.
 
     :param space: Discrete, MultiDiscrete or MultiBinary
@@ -93,7 +93,7 @@ class Choices(Factors):
         return np.asarray(value).reshape(-1).astype(np.int64) - self._start
 
 
-class Search(Factors):
+class BoxBits(Factors):
     """The numbers of a finite ``Box``, each bit by bit: Binary Action Search (Pazis and Lagoudakis, 2009).
 
     Each number starts in its middle. A decision moves it up or down by a step, and the step is halved each time; see
@@ -186,10 +186,10 @@ def factors_of(space: spaces.Space[Any], bits: int = DEFAULT_BITS) -> Factors:
     if isinstance(space, spaces.MultiDiscrete) and len(space.shape) != 1:
         raise ValueError(f"actions {space} have {len(space.shape)} axes: give MultiDiscrete one, a list of numbers")
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary) and np.prod(space.shape or 1) > 0:
-        return Choices(space)
+        return WholeNumbers(space)
     if isinstance(space, spaces.Box):
         check_box(space, "Binary Action Search", "starts in the middle between")
-        return Search(space, check_whole("action_bits", bits, 1, MAX_DECISIONS, "6 gives 64 values"))
+        return BoxBits(space, check_whole("action_bits", bits, 1, MAX_DECISIONS, "6 gives 64 values"))
     if isinstance(space, spaces.Tuple | spaces.Dict) and len(space.spaces) > 0:
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return Several(space, [factors_of(part, bits) for part in parts])

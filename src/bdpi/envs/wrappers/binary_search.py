@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-from bdpi.envs.factors import MAX_DECISIONS, IntArray, Search, check_whole
+from bdpi.envs.factors import MAX_DECISIONS, BoxBits, IntArray, check_whole
 from bdpi.envs.wrappers.decisions import DecisionWrapper, finite_box
 
 
@@ -68,7 +68,7 @@ class BinaryActionSearch(DecisionWrapper[IntArray]):
         box = finite_box(env, self.title, self.needs_bounds)
         self.bits = check_whole("bits", bits, 1, MAX_DECISIONS, "6 gives 64 values")
         RecordConstructorArgs.__init__(self, bits=self.bits)
-        self._search = Search(box, self.bits)
+        self._search = BoxBits(box, self.bits)
         #: per real step
         self.n_decisions = len(self._search.sizes)
         super().__init__(env, 2, self._search.low.astype(np.float32), self._search.high.astype(np.float32))
