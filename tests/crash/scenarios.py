@@ -161,8 +161,8 @@ def learned(path: Path) -> tuple[Any, ...]:
 
 def study_of(episodes: int) -> Study:
     """A run of ours, which can be resumed, and a peer's, which starts over."""
-    ours = Series("row", "FrozenLake-v1", "BDPI", "bdpi", episodes, QUICK)
-    peer = Series("row", "FrozenLake-v1", "DQN", "dqn", episodes, {"learning_starts": 5})
+    ours = Series("row", "FrozenLake-v1", "BDPI", "bdpi", episodes, hyperparameters=QUICK)
+    peer = Series("row", "FrozenLake-v1", "DQN", "dqn", episodes, hyperparameters={"learning_starts": 5})
     return Study("study", "A study", 2, (ours, peer))
 
 
