@@ -243,16 +243,16 @@ def test_a_journal_on_a_disk_that_can_only_be_read(lake: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_was_learned(lake: Path) -> None:
-    command = [sys.executable, "-m", "bdpi.cli", "train", "--offline", str(lake), "--epochs", "10000000"]
-    with subprocess.Popen([*command, *QUICK, "--out", "out"], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "bdpi.cli", "train", "--offline", str(lake), "--epochs", "10000000", *QUICK]
+    command += ["--log", "csv", "--out", "out"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert "learns from 300 transitions" in process.stdout.readline()
-        deadline = time.monotonic() + 20
-        while not Path("out/config.json").exists() and time.monotonic() < deadline:
+        log, deadline = Path("out/progress.csv"), time.monotonic() + 180
+        while not (log.exists() and log.read_text()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=20)
+        rest, _ = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "Interrupted: " in rest
     config = json.loads(Path("out/config.json").read_text())

@@ -1,5 +1,6 @@
 """``bdpi tune`` as a user types it."""
 
+import os
 import re
 import shlex
 import signal
@@ -60,15 +61,20 @@ def test_the_printed_command_trains_as_the_best_trial_did(tmp_path: Path) -> Non
 
 
 def test_ctrl_c_keeps_the_search_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    arguments = ["tune", "CartPole-v1", "--trials", "4", "--episodes", "12", *QUICK, "--out", "my search"]
-    process = subprocess.Popen([sys.executable, "-m", "bdpi.cli", *arguments], stdout=subprocess.PIPE, text=True)
+    world = "odd_worlds:SecondGatedLake-v0"
+    arguments = ["tune", world, "--trials", "4", "--episodes", "12", *QUICK, "--out", "my search"]
+    gate, path = tmp_path / "gate", os.pathsep.join(filter(None, [ODD_WORLDS, os.environ.get("PYTHONPATH")]))
+    gate.touch()  # the second trial waits for the test
+    command, environment = [sys.executable, "-m", "bdpi.cli", *arguments], {**os.environ, "PYTHONPATH": path}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         monitor = tmp_path / "my search" / "trials" / "002" / "seed0" / "monitor.csv"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while (not monitor.exists() or monitor.read_text().count("\n") < 3) and time.monotonic() < deadline:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=30)
+        gate.unlink()
+        output, _ = process.communicate(timeout=180)
     finally:
         process.kill()
     assert process.returncode == 130

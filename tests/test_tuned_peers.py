@@ -163,7 +163,7 @@ def test_interruption_keeps_what_is_finished(table: Path) -> None:
         if line.startswith("[1/2] CartPole-v1 ppo"):
             break
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=180)
     assert "1 of 2 runs are finished" in output
     assert list(read_episodes(table.with_name("peers.csv.gz"))) == [("CartPole-v1", "ppo", 100)]
 

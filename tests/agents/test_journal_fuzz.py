@@ -31,7 +31,7 @@ FUZZ = int(os.environ.get("BDPI_FUZZ", "240"))
 sizes = pytest.mark.parametrize("n", [54, pytest.param(FUZZ, marks=pytest.mark.full)])
 SPACE = spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "mode": spaces.Discrete(3)})
 ACTIONS = spaces.Discrete(4, start=1)
-PATIENCE = 30.0  # seconds for a file, on a busy machine; a file that claims to be huge must not take hours
+PATIENCE = 30.0  # seconds of the processor for a file; a file that claims to be huge must not take hours
 
 Rng = np.random.Generator
 
@@ -207,12 +207,12 @@ def test_damaged_journals(n, tmp_path):
         for file in tmp_path.glob("damaged.sqlite*"):
             file.unlink()
         path.write_bytes(kinds[number % len(kinds)](whole, rng))
-        began = time.monotonic()
+        began = time.process_time()
         try:
             intact += use(path, number)
         except BaseException as error:
             raise AssertionError(f"file {number}: {type(error).__name__}: {error}") from error
-        assert time.monotonic() - began < PATIENCE, f"file {number}"
+        assert time.process_time() - began < PATIENCE, f"file {number}"
     assert not bomb.exists()
     assert 0 < intact < n // 2
 
@@ -293,7 +293,7 @@ def test_damaged_exports(ending, n, tmp_path):
         damage = kinds[number % len(kinds)]
         (tmp_path / "bad").write_bytes(damage(whole, rng))
         target.unlink(missing_ok=True)
-        began = time.monotonic()
+        began = time.process_time()
         try:
             imported += import_(tmp_path / "bad", target) == 120
             if ending == "npz" and damage is not other:  # it has a checksum for everything but its directory
@@ -302,6 +302,6 @@ def test_damaged_exports(ending, n, tmp_path):
             assert not target.exists()
         except BaseException as error:
             raise AssertionError(f"file {number}: {type(error).__name__}: {error}") from error
-        assert time.monotonic() - began < PATIENCE, f"file {number}"
+        assert time.process_time() - began < PATIENCE, f"file {number}"
     assert not bomb.exists()
     assert imported < n // 2

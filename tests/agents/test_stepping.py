@@ -317,11 +317,13 @@ def test_learning_while_acting():
 
 
 class Slow(BDPI):
-    """Cannot keep up with a robot."""
+    """Cannot keep up with a robot, unless it has time."""
+
+    has_time = threading.Event()
 
     def _epoch(self, *arguments: Any) -> Any:
         yield from super()._epoch(*arguments)
-        time.sleep(0.02)
+        self.has_time.wait(0.5)
 
 
 def interrupt(*arguments: Any) -> None:
@@ -339,6 +341,7 @@ def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path, monkeyp
     left = agent.epochs_due
     assert left > 20
     assert epochs_of(agent) + left == 45  # as many as learn() makes of 60 steps, which begins at a batch of 16
+    agent.has_time.set()
     agent.save(tmp_path / "without memory")
     assert agent.learn_once()
     assert agent.epochs_due == left - 1
@@ -355,6 +358,7 @@ def test_epochs_that_a_robot_leaves_no_time_for_are_made_later(tmp_path, monkeyp
     drive(loaded, 16, learns=False)
     loaded.stop_learning(finish=True)
     assert epochs_of(loaded) == 46
+    agent.has_time.clear()
     impatient = quick(Slow)
     impatient.start_learning()
     drive(impatient, 60, learns=False)
@@ -455,7 +459,7 @@ def test_a_failure_in_the_background_surfaces(monkeypatch):
     monkeypatch.setattr(agent, "_epoch", fail)
     agent.start_learning()
     agent.observe(**GOOD)
-    agent._background._thread.join(30)
+    agent._background._thread.join(60)
     for call in (lambda: agent.act(SEEN), lambda: agent.observe(**GOOD), agent.stop_learning):
         with pytest.raises(RuntimeError, match="learning diverged"):
             call()
@@ -487,11 +491,12 @@ def test_saving_while_learning_and_not_what_has_diverged(tmp_path):
 class Watched(BDPI):
     """Notices when somebody else changes it during an epoch."""
 
-    disturbed = 0
+    disturbed, is_learning = 0, threading.Event()
 
     def _epoch(self, *arguments: Any) -> Any:
         yield from super()._epoch(*arguments)
         before = self.everything()
+        self.is_learning.set()
         time.sleep(0.03)
         self.disturbed += before != self.everything()
 
@@ -509,7 +514,7 @@ def test_nobody_waits_for_the_memory_to_be_saved(tmp_path, monkeypatch):
     def copy_slowly() -> Any:
         robot = threading.Thread(target=lambda: agent.observe(**GOOD))
         robot.start()
-        robot.join(5)
+        robot.join(60)
         in_time.append(not robot.is_alive())
         return copy()
 
@@ -536,11 +541,12 @@ def test_whoever_changes_an_agent_waits_for_the_epoch(what, tmp_path):
     }
     agent.start_learning()
     for _ in range(10):
+        agent.is_learning.clear()
         agent.observe(**GOOD)
-        time.sleep(0.01)  # an epoch has begun
+        assert agent.is_learning.wait(60)
         changes[what]()
     agent.stop_learning()
-    assert epochs_of(agent) > 3
+    assert epochs_of(agent) >= 10
     assert agent.disturbed == 0
 
 
@@ -567,7 +573,7 @@ def test_an_agent_that_nobody_has_any_more_is_gone(tmp_path):
     drive(agent, 200, learns=False)
     thread, reference = agent._background._thread, weakref.ref(agent)
     del agent
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert reference() is None
     assert sys.getswitchinterval() == usual
@@ -595,7 +601,7 @@ def test_autosave_before_there_is_anything_to_learn_from(tmp_path):
     assert steps_of("without learning.zip") == 20
     agent = make("in the background.zip")
     agent.start_learning()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not (tmp_path / "in the background.zip").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     agent.stop_learning()

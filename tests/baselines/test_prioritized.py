@@ -17,7 +17,7 @@ from small import Walk
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_nodes_are_sums_and_found_places_have_priority(data):
     size = data.draw(st.integers(1, 40))

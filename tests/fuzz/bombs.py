@@ -65,9 +65,12 @@ def rezipped(whole: bytes, **parts: Iterator[bytes]) -> bytes:
     return stream.getvalue()
 
 
-def agent_with(files: Files, *, filler: int = 0, weights: int = 0, n_choices: int = 0, **attributes: Any) -> Files:
+def agent_with(
+    files: Files, *, parts: Any = None, filler: int = 0, weights: int = 0, n_choices: int = 0, **attributes: Any
+) -> Files:
     """An agent's file with other settings.
 
+    :param parts: names of groups of arrays that the file says it has; None: as it is
     :param filler: bytes of an array that no agent has
     :param weights: of a network that no agent has
     :param n_choices: whose draws the file has; 0: as it is
@@ -75,6 +78,7 @@ def agent_with(files: Files, *, filler: int = 0, weights: int = 0, n_choices: in
     with zipfile.ZipFile(io.BytesIO(files["agent.zip"])) as archive:
         document, arrays = json.loads(archive.read("agent.json")), archive.read("arrays.safetensors")
     document.get("attributes", {}).update(attributes)
+    document |= {} if parts is None else {"parts": parts}
     if filler or weights or n_choices:
         held = safetensors.numpy.load(arrays)
         held |= {"learner.filler": np.zeros(filler, np.uint8)} if filler else {}
@@ -287,6 +291,16 @@ def an_agent_of_many_critics(files: Files) -> Files:
 @bomb("agent", slow=True)
 def an_agent_that_looks_ahead_in_a_large_memory(files: Files) -> Files:
     return agent_with(files, n_steps=2, buffer_size=5 * 10**7)
+
+
+@bomb("agent")
+def an_agent_that_keeps_each_observation_once_in_a_large_memory(files: Files) -> Files:
+    return agent_with(files, optimize_memory_usage=True, buffer_size=5 * 10**7)
+
+
+@bomb("agent")
+def an_agent_of_many_parts(files: Files) -> Files:
+    return agent_with(files, parts=["policy", "learner", *["p"] * 2_000_000])
 
 
 @bomb("agent")

@@ -169,7 +169,7 @@ SIZED = [
 
 @pytest.mark.parametrize(("kind", "examples"), SIZED)
 def test_learners_equal_the_reference_on_random_shapes(kind, examples):
-    @settings(max_examples=examples, deadline=None)
+    @settings(max_examples=examples)
     @given(data=st.data())
     def equals(data):
         random_epochs(kind, data)
@@ -260,7 +260,7 @@ def long_fit_against_table(kind: str, n_states: int, n_actions: int, seed: int, 
 
 
 @needs_native
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(n_states=st.integers(2, 12), n_actions=st.integers(2, 5), seed=st.integers(0, 1000))
 def test_a_long_native_fit_ends_where_the_table_is(n_states, n_actions, seed):
     """A linear network on one-hot states is a table; fitted long enough, it must agree with the tabular learner."""

@@ -71,13 +71,13 @@ def test_products_stay_as_convolutions_until_the_last_thread_is_done(settings):
     def second() -> None:
         with products_as_convolutions():
             entered.set()
-            may_leave.wait(10)
+            may_leave.wait(60)
             found.append(products.allow_tf32)
 
     thread = threading.Thread(target=second)
     with products_as_convolutions():
         thread.start()
-        assert entered.wait(10)
+        assert entered.wait(60)
     found.append(products.allow_tf32)
     may_leave.set()
     thread.join()

@@ -118,7 +118,7 @@ def test_converges_to_the_optimal_policy_of_a_stochastic_problem():
     assert np.abs(learner.critics.mean(axis=(0, 1)) - q).max() < 0.25  # rewards are of size 1, values of size 10
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     seed=st.integers(0, 2**31), delta=st.floats(1e-3, 2.0), n_actions=st.integers(2, 6), sharpness=st.floats(0.1, 30)
 )

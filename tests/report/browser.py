@@ -87,7 +87,7 @@ class Browser:
     def open(self, path: Path) -> None:
         self._loaded = False
         self._call("Page.navigate", url=path.as_uri())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not self._loaded:
             self._receive(deadline)
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -150,7 +150,7 @@ class Browser:
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while number not in self._answers:
             self._receive(deadline)
         answer = self._answers.pop(number)

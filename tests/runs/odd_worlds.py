@@ -59,9 +59,10 @@ class Endless(Counting):
 
 
 class Stuck(Counting):
-    """The first step never returns."""
+    """The first step never returns; it says so."""
 
     def step(self, action: Any) -> Any:
+        print("stuck", flush=True)
         while True:
             time.sleep(60)
 
@@ -175,19 +176,26 @@ class Several(Counting):
 
 
 class GatedLake(frozen_lake.FrozenLakeEnv):
-    """A lake whose fifth episode does not begin while a file is there."""
+    """A lake of which a process begins four episodes, and no more while a file is there."""
 
     retraceable = True
+    free, begun = 4, 0
 
-    def __init__(self, gate: str) -> None:
+    def __init__(self, gate: str = "gate") -> None:
         super().__init__()
-        self.gate, self.resets = Path(gate), 0
+        self.gate = Path(gate)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.resets += 1
-        while self.resets == 5 and self.gate.exists():
+        type(self).begun += 1
+        while self.begun > self.free and self.gate.exists():
             time.sleep(0.01)
         return super().reset(seed=seed, options=options)
+
+
+class SecondGatedLake(GatedLake):
+    """Which the first run of twelve episodes passes, and not the second one."""
+
+    free = 15
 
 
 WORLDS = [world for world in vars().values() if isinstance(world, type) and issubclass(world, gym.Env)]

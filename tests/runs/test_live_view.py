@@ -32,6 +32,13 @@ def panel(progress: Progress, width: int = 100) -> str:
     return console.file.getvalue()
 
 
+def shows(stream: io.StringIO, text: str, times: int = 1) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + 60
+    while plain(stream.getvalue()).count(text) < times and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
@@ -80,13 +87,13 @@ def test_a_whole_run_is_drawn_in_place_and_the_cursor_comes_back() -> None:
     progress.begin()
     view.began(INFO, progress)
     view.note("LunarLander-v3: net_arch=[256], as in the paper [not markup]")
-    time.sleep(0.5)
-    asked.append(True)
-    time.sleep(0.5)
-    view.doing("saving")
-    time.sleep(0.3)
-    view.ended()
     assert isinstance(console.file, io.StringIO)
+    shows(console.file, "left")
+    asked.append(True)
+    shows(console.file, "stopping after this step")
+    view.doing("saving")
+    shows(console.file, "saving")
+    view.ended()
     output = console.file.getvalue()
     assert "\x1b[1A" in output  # it goes up to draw over itself
     assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
@@ -100,9 +107,8 @@ def test_plain_lines_come_while_the_first_episode_is_going_on() -> None:
     progress = Progress(100, None)
     view = PlainView(stream, seconds=0.05)
     view.began(INFO, progress)
-    for step in range(1, 31):
-        progress.steps = progress.episode_steps = step
-        time.sleep(0.01)
+    progress.steps = progress.episode_steps = 30
+    shows(stream, "episode 1/100", times=2)
     view.doing("saving")
     view.ended()
     lines = stream.getvalue().splitlines()

@@ -210,15 +210,15 @@ def with_copies(folder: Path, environment: str, episodes: int) -> subprocess.Pop
 )
 def test_a_signal_to_all_processes_of_a_run_with_copies_only_stops_it(tmp_path: Path, number: signal.Signals) -> None:
     process = with_copies(tmp_path, "odd_worlds:SlowPictures-v0", 100_000)
-    end = time.monotonic() + 90
-    while not (tmp_path / "run" / "monitor.csv").exists() and time.monotonic() < end:
+    monitor, end = tmp_path / "run" / "monitor.csv", time.monotonic() + 180
+    while not (monitor.exists() and monitor.read_text().count("\n") > 2) and time.monotonic() < end:
         time.sleep(0.1)
     os.killpg(process.pid, number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert output.strip() == "interrupted None"
     assert RunFolder(tmp_path / "run").read().status.episodes > 0
 
 
 def test_an_environment_that_a_lambda_makes_has_its_copies_in_this_process(tmp_path: Path) -> None:
-    output, _ = with_copies(tmp_path, "odd_worlds:LambdaPictures-v0", 12).communicate(timeout=90)
+    output, _ = with_copies(tmp_path, "odd_worlds:LambdaPictures-v0", 12).communicate(timeout=300)
     assert output.strip() == "finished None"

@@ -8,9 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class Server:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=180)
 
     def send(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         """Status and answer; a body makes it a POST."""
@@ -65,11 +66,20 @@ class Server:
         headers = {"Content-Type": "application/json", **(headers or {})}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=20) as response:
+            with urllib.request.urlopen(request, timeout=180) as response:
                 status, text = response.status, response.read()
         except urllib.error.HTTPError as error:
             status, text = error.code, error.read()
         return status, json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("that did not happen in two minutes")
 
 
 @contextlib.contextmanager

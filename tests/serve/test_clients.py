@@ -40,8 +40,8 @@ def test_robots_in_c_and_javascript_learn(tmp_path: Path) -> None:
     script = tmp_path / "lamp.mjs"
     script.write_text(LAMP % (CLIENTS / "javascript" / "bdpi_robot.mjs").as_uri())
     with running(tmp_path) as server:
-        assert subprocess.run([str(program), str(server.port)], timeout=60).returncode == 0
-        assert subprocess.run([node, str(script), str(server.port)], timeout=60).returncode == 0
+        assert subprocess.run([str(program), str(server.port)], timeout=180).returncode == 0
+        assert subprocess.run([node, str(script), str(server.port)], timeout=180).returncode == 0
         assert server.send("/v1/state")[1]["policy_version"] > 0
     with Journal(server.out / "journal.sqlite", read_only=True) as journal:
         steps = list(journal.steps())

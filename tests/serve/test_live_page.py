@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bdpi_robot import Robot
-from serving import Server, running
+from serving import Server, running, until
 
 from bdpi.agents.journal import Journal
 
@@ -31,15 +30,6 @@ class _Address:
 
     def as_uri(self) -> str:
         return f"http://127.0.0.1:{self._port}/"
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("that did not happen in 20 seconds")
 
 
 @contextlib.contextmanager
@@ -98,7 +88,7 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
         until(lambda: told[-1]["status"] == "stopped")
         assert told[-1]["action"] is None
         stopped = len(told)
-        time.sleep(0.3)
+        until(lambda: len(told) >= stopped + 5)
         assert {each["status"] for each in told[stopped:]} == {"stopped"}
         browser.resize(390, 800)
         until(lambda: browser.run("document.querySelector('#stop').getAttribute('aria-pressed')") == "true")

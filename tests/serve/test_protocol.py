@@ -90,7 +90,7 @@ def kill_while_driving(folder: Path, kills: int) -> None:
     stop = threading.Event()
 
     def robot_loop(name: str) -> None:
-        robot, made = Robot(port=server.port, name=name), []
+        robot, made = Robot(port=server.port, name=name, patience=300), []
         while not stop.is_set():
             made += drive(robot, 10, first=len(made))
         done[name] = made
@@ -134,7 +134,7 @@ def test_a_web_socket_takes_the_same_requests(tmp_path: Path) -> None:
 
         def ask(**message: object) -> dict[str, object]:
             socket.send(json.dumps(message))
-            answer: dict[str, object] = json.loads(socket.recv(timeout=10))
+            answer: dict[str, object] = json.loads(socket.recv(timeout=180))
             return answer
 
         assert ask(type="episodes") == {"seq": 1}

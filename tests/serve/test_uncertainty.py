@@ -50,14 +50,21 @@ def test_a_state_that_was_learned_is_less_uncertain_than_one_that_was_not() -> N
     assert disagreements == pytest.approx(q.std(axis=0).mean(axis=1), rel=1e-4)  # of the agent's own critics
 
 
-def test_a_person_is_asked_for_a_while_and_then_not_again_at_once() -> None:
-    person = Person(RobotTask.model_validate({**TASK, "ask_above": 0.8, "ask_seconds": 0.2}))
+def test_a_person_is_asked_for_a_while_and_then_not_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    person = Person(RobotTask.model_validate({**TASK, "ask_above": 0.8, "ask_seconds": 10}))
     assert person.ask(0.7) == "policy"
     assert person.ask(0.9) == "ask"
     assert person.ask(0.1) == "ask"  # the question stands until it is settled
     person.answered()
     assert person.ask(0.1) == "policy"
     assert person.ask(0.9) == "ask"
-    time.sleep(0.25)
+    clock[0] += 9
+    assert person.ask(0.9) == "ask"
+    clock[0] += 2
     assert person.ask(0.9) == "fallback"
+    clock[0] += 99
     assert person.ask(0.9) == "policy"
+    clock[0] += 2
+    assert person.ask(0.9) == "ask"

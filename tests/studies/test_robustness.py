@@ -46,7 +46,7 @@ PPO_7 |= {"n_epochs": 8, "batch_size": 256}
 
 def test_a_configuration_depends_on_its_algorithm_and_number_only() -> None:
     code = f"from bdpi.studies.space import Space; print([{SPACE!r}.draw('bdpi', k).settings for k in range(20)])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == str([SPACE.draw("bdpi", k).settings for k in range(20)])
     backwards = Space(dict(reversed(SPACE.values.items())), SPACE.at_most, SPACE.same)
     assert [backwards.draw("bdpi", k).settings for k in range(20)] == [

@@ -1,23 +1,26 @@
 """What the file of a stranger's agent may set."""
 
 import json
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bdpi import BDPI
 from bdpi.runs.config import RunConfig
 from bdpi.runs.errors import RunError
 from bdpi.runs.train import prepare, prepare_resumption
-from small import Walk, quick_agent
+from small import Walk, fingerprint, quick_agent
 
 
-def changed(path: Path, **attributes: Any) -> Path:
-    """A saved agent with other attributes."""
+def changed(path: Path, others: dict[str, Any] | None = None, **attributes: Any) -> Path:
+    """A saved agent with other attributes, or with others beside them."""
     with zipfile.ZipFile(path) as archive:
         document, arrays = json.loads(archive.read("agent.json")), archive.read("arrays.safetensors")
+    document |= others or {}
     document["attributes"] |= attributes
     other = path.with_name("changed.zip")
     with zipfile.ZipFile(other, "w") as archive:
@@ -105,6 +108,61 @@ BAD = [
 def test_a_value_out_of_range_or_of_another_type_is_refused(saved: Path, name: str, value: Any) -> None:
     with pytest.raises(ValueError, match="damaged"):
         BDPI.load(changed(saved, **{name: value}), env=Walk())
+
+
+@pytest.mark.parametrize("more", ["anything", "attributes", "", 7, None, ["policy"], {"policy": 1}])
+def test_parts_that_no_agent_has_are_not_looked_for(saved: Path, more: Any) -> None:
+    loaded = BDPI.load(changed(saved, {"parts": ["policy", "learner", more]}), env=Walk())
+    assert fingerprint(loaded) == fingerprint(BDPI.load(saved))
+
+
+@pytest.mark.parametrize("parts", [None, 7, True, [], {}, "", ["policy"], ["learner"], ["policy", "learner", "replay"]])
+def test_parts_that_are_not_there_are_named(saved: Path, parts: Any) -> None:
+    with pytest.raises(ValueError, match=r"damaged|is not a replay memory"):
+        BDPI.load(changed(saved, {"parts": parts}), env=Walk())
+
+
+NORMALIZER = {"training": 1, "norm_obs": "yes", "norm_reward": None, "clip_obs": "10", "clip_reward": [10.0]}
+NORMALIZER |= {"gamma": {}, "epsilon": None, "norm_obs_keys": "eye"}
+
+
+@pytest.mark.parametrize("name", NORMALIZER)
+def test_settings_of_a_normalizer_have_their_types(tmp_path: Path, name: str) -> None:
+    def environment() -> VecNormalize:
+        return VecNormalize(DummyVecEnv([Walk]))
+
+    quick_agent(environment()).learn(20).save(path := tmp_path / "agent.zip")
+    with zipfile.ZipFile(path) as archive:
+        known = json.loads(archive.read("agent.json"))["normalizer"]
+    assert known.keys() == NORMALIZER.keys()
+    for env in (Walk(), environment()):
+        BDPI.load(path, env=env)
+        with pytest.raises(ValueError, match=f"damaged: {name} of VecNormalize is"):
+            BDPI.load(changed(path, {"normalizer": known | {name: NORMALIZER[name]}}), env=env)
+
+
+@pytest.mark.parametrize("settings", [{"n_steps": 3}, {"n_stack": 3}, {"optimize_memory_usage": True}])
+def test_a_memory_is_loaded_at_the_cost_of_what_it_holds(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Not of its capacity: counted in calls of functions, because seconds depend on the machine."""
+
+    def calls_to_load(buffer_size: int) -> int:
+        quick_agent(buffer_size=buffer_size, **settings).learn(30).save(tmp_path / "agent", include_buffer=True)
+        calls = 0
+
+        def count(frame: Any, event: str, _: Any) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            loaded = BDPI.load(tmp_path / "agent", env=Walk())
+        finally:
+            sys.setprofile(None)
+        assert len(loaded.replay_buffer) == 30
+        return calls
+
+    calls_to_load(200)  # what is imported late, is now
+    assert calls_to_load(100_000) < calls_to_load(200) + 10_000
 
 
 def test_what_cannot_be_loaded_is_not_saved(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_module_that_a_file_names_is_imported_only_on_trust(tmp_path: Path) ->
 
 def bdpi(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    return subprocess.run([*BDPI, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run([*BDPI, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def test_modules_of_gymnasium_need_no_trust(tmp_path: Path) -> None:

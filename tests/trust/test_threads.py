@@ -12,7 +12,7 @@ from bdpi import _native
 
 COMMON = """
 import faulthandler, os, sys, threading, time
-faulthandler.dump_traceback_later(40, exit=True)
+faulthandler.dump_traceback_later(240, exit=True)
 from small import Walk, quick_agent
 agent = quick_agent(Walk(), n_threads=2, fit_steps=20, n_critics=8).learn(40)
 """
@@ -26,7 +26,7 @@ def run(code: str) -> str:
         env={**os.environ, "PYTHONPATH": path, "BDPI_NUM_THREADS": "2"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert "leaked" not in done.stderr

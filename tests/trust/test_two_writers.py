@@ -49,7 +49,7 @@ def test_threads_write_a_file_one_after_the_other(tmp_path: Path) -> None:
 
     def write_slowly(file: Any) -> None:
         began.set()
-        assert release.wait(30)
+        assert release.wait(120)
         file.write(b"first")
 
     def write_too(file: Any) -> None:
@@ -61,7 +61,7 @@ def test_threads_write_a_file_one_after_the_other(tmp_path: Path) -> None:
         for path, write in zip(paths, (write_slowly, write_too), strict=True)
     ]
     threads[0].start()
-    assert began.wait(30)
+    assert began.wait(120)
     threads[1].start()
     write_atomically(tmp_path / "other.zip", b"of another file")
     threads[1].join(0.2)

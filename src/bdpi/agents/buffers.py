@@ -201,7 +201,7 @@ class _Transitions(_Base):
         pos, full, added = self.pos, self.full, self._added
         first = len(self._arrays()["actions"])
         for name, array in self._arrays().items():
-            self._set_array(name, np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)]))
+            self._set_array(name, np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)]), first)
         if self.begins is not None:
             self.begins = np.concatenate([self.begins, np.ones((rows, self.n_envs), dtype=bool)])
         places = np.arange(rows * self.n_envs).reshape(rows, self.n_envs)
@@ -352,7 +352,7 @@ class _Transitions(_Base):
 
     _SCALARS = ("actions", "rewards", "dones", "timeouts", "discounts")
 
-    def _set_array(self, name: str, array: NDArray[Any]) -> None:
+    def _set_array(self, name: str, array: NDArray[Any], rows: int) -> None:
         whole, _, key = name.partition(".")
         if key:
             getattr(self, whole)[key] = array
@@ -360,8 +360,8 @@ class _Transitions(_Base):
             self.links.back = array
         elif isinstance(getattr(self, whole), Following):
             following = self.next_observations = Following(self.observations)  # type: ignore[assignment]
-            for row, values in enumerate(array):
-                following[row] = values
+            for row in (*range(rows), *range(self.buffer_size, len(array))):  # those that are held
+                following[row] = array[row]
         else:
             setattr(self, whole, array)
 
@@ -484,7 +484,7 @@ class _Transitions(_Base):
             if shown:
                 taken[name][self.buffer_size :] = shown[name]
         for name, array in taken.items():
-            self._set_array(name, array)
+            self._set_array(name, array, rows)
         self.n_demonstrations = len(shown["actions"]) * self.n_envs if shown else 0
         self.pos, self.full = pos, bool(full)
         self._added, self._contents = (pos + full * self.buffer_size) * self.n_envs, object()
