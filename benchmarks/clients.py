@@ -174,6 +174,31 @@ def onnxruntime() -> None:
     check_onnx(agent, "pole.onnx")
 
 
+@client("rl_zoo3")
+def zoo() -> None:
+    """its `train` and `enjoy`, as `python -m bdpi.zoo`; nothing ([more commands](clients.md))"""
+    settings = "--algo bdpi --env CartPole-v1 -f logs"
+    for command in (
+        f"train {settings} -n {STEPS} --eval-freq -1 -params n_critics:2 fit_steps:2 batch_size:32",
+        f"enjoy {settings} -n 50 --no-render",
+    ):
+        subprocess.run([sys.executable, "-m", "bdpi.zoo", *command.split()], check=True, capture_output=True)
+
+
+@client("huggingface_hub")
+def hub() -> None:
+    """`push_to_hub` and `from_hub`, by HTTP, to a server on this machine; nothing ([more](clients.md))"""
+    sys.path.append(str(ROOT / "tests" / "agents"))
+    from local_hub import TOKEN, LocalHub
+
+    agent = learned("CartPole-v1")
+    with LocalHub(Path("hub")) as server:
+        known = {"HF_ENDPOINT": server.url, "HF_HOME": "home", "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
+        os.environ.update(known)  # before it is imported
+        agent.push_to_hub("ada/pole", "CartPole-v1", n_eval_episodes=2)
+        assert bdpi.BDPI.from_hub("ada/pole").num_timesteps == STEPS
+
+
 def tried(package: str) -> dict[str, str] | None:
     """In a process of its own; None: it is not installed."""
     try:

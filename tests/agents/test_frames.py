@@ -6,6 +6,7 @@ import itertools
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -23,7 +24,9 @@ from bdpi.agents.robots import Robot
 from bdpi.envs import ControlLoop
 from bdpi.export import export_c, export_onnx
 from bdpi.export.onnx_file import check_onnx
-from small import QUICK, Walk, fingerprint
+from bdpi.runs.config import OfflineConfig
+from bdpi.runs.offline import prepare_offline
+from small import QUICK, Walk, epochs_of, fingerprint
 
 N = 3
 #: A ring that is soon full; networks see numbers as they are, because scales are the same for all frames of a stack.
@@ -285,6 +288,87 @@ def test_demonstrations_keep_their_frames_however_many_environments_there_are():
     seen = agent.replay_buffer.transitions().observations[30:].reshape(-1, N, 2)[:, :, 0]
     wanted = sorted([[max(0, t - 2), max(0, t - 1), t] for t in range(10)] * 2)
     assert sorted(seen.tolist()) == wanted
+
+
+def episodes(seed: int) -> Iterator[tuple[Transition, Transition]]:
+    """What a robot does, with the frames that it sees, and with stacks of them."""
+    rng = np.random.default_rng(seed)
+    while True:
+        frame = rng.normal(size=2).astype(np.float32)
+        stack, ends = np.tile(frame, N), [False, False]
+        while not any(ends):
+            following = rng.normal(size=2).astype(np.float32)
+            after, ends = np.concatenate([stack[2:], following]), (rng.random(2) < 0.07).tolist()
+            step = int(rng.integers(2)), float(rng.normal())
+            yield (
+                Transition(frame, *step, following, *ends, environment=seed),
+                Transition(stack, *step, after, *ends, environment=seed),
+            )
+            frame, stack = following, after
+
+
+def written(file: Path, way: int) -> Path:
+    """What three robots did in turns: frames (0), or stacks of them (1)."""
+    env = (blind, lambda: stacking(blind()))[way]()
+    with Journal(file, env.observation_space, env.action_space) as journal:
+        for steps in itertools.islice(zip(*map(episodes, range(3)), strict=True), 60):
+            journal.append(*(step[way] for step in steps))
+    return file
+
+
+def offline(journal: Path, epochs: int, **changes: Any) -> OfflineConfig:
+    settings = {name: value for name, value in SMALL.items() if name != "policy_kwargs"}
+    settings = {"policy_kwargs": SMALL["policy_kwargs"], "hyperparameters": {**settings, "buffer_size": 500, **changes}}
+    return OfflineConfig(journal=str(journal), epochs=epochs, **settings)
+
+
+@pytest.mark.parametrize("learner", ["native", "torch"])
+def test_learning_from_a_journal_of_frames_is_learning_from_one_of_stacks(learner, tmp_path):
+    agents = []
+    for way, n_stack in enumerate((N, 1)):
+        config = offline(written(tmp_path / f"{way}", way), 9, learner=learner, n_stack=n_stack)
+        assert prepare_offline(config, tmp_path / f"run{way}").run().status == "finished"
+        agents.append(BDPI.load(tmp_path / f"run{way}" / "agent.zip"))
+    assert epochs_of(agents[0]) == 9
+    assert fingerprint(agents[0]) == fingerprint(agents[1])
+
+
+def test_a_robot_goes_on_with_the_frames_of_the_journal_that_was_learned_from(tmp_path):
+    """It was not there when the agent learned, and its episodes had not ended."""
+    file = written(tmp_path / "robots.sqlite", 0)
+    prepare_offline(offline(file, 1, n_stack=N), tmp_path / "run").run()
+    agent = BDPI.load(tmp_path / "run" / "agent.zip", env=loop(blind()), journal=file)
+    for robot in range(3):
+        last, stacked = next(itertools.islice(episodes(robot), 59, None))
+        assert (last.terminated, last.truncated) == (False, False)
+        seen = agent.seen(last.next_observation[None], [robot])[0]
+        np.testing.assert_array_equal(seen, stacked.next_observation)
+
+
+def test_a_journal_of_frames_shows_what_one_of_stacks_does(tmp_path):
+    agents = loops(buffer_size=100)
+    agents[0].add_demonstrations(written(tmp_path / "frames.sqlite", 0))
+    with Journal(written(tmp_path / "stacks.sqlite", 1)) as journal:  # each robot's one after the other, as kept there
+        agents[1].add_demonstrations(sorted(journal.steps(), key=lambda step: step.environment))
+    drive(agents, 40)
+    assert epochs_of(agents[0]) == 40
+    assert fingerprint(agents[0]) == fingerprint(agents[1])
+
+
+def test_a_run_is_tested_with_the_frames_that_it_learned_from(tmp_path):
+    """In the environment of ``bdpi train ENV --offline``, whose episodes it plays afterwards."""
+
+    def framed() -> gym.Env:
+        return Walk(blind().observation_space)
+
+    agents = []
+    for way, n_stack in enumerate((N, 1)):
+        gym.register(f"Framed-v{way}", (framed, lambda: stacking(framed()))[way])
+        changes = {"learning_rate": 0.02, "trust_region": 0.5, "n_stack": n_stack}  # a policy that looks at frames
+        config = offline(written(tmp_path / f"{way}", way), 20, **changes).changed(environment=f"Framed-v{way}")
+        agents.append(prepare_offline(config, tmp_path / f"run{way}").run().summary)
+    assert agents[0].test_episodes == 10
+    assert 0 < agents[0].mean_return == agents[1].mean_return < 7
 
 
 def test_a_file_whose_links_lead_nowhere_is_refused(tmp_path):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bdpi import BDPI
-from small import quick_agent
+from bdpi import BDPI, TabularBDPI
+from small import QUICK, quick_agent
 
 N = 1000
 #: Where the best action is not more probable by this much, rounding may decide.
@@ -26,6 +26,14 @@ def decisive_agent(env: Any, policy: str = "MlpPolicy", **arguments: Any) -> BDP
         for parameter in actor.parameters():
             scale = 2 / np.sqrt(parameter[0].numel()) if parameter.ndim > 1 else 0.2
             parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+    return agent
+
+
+def tabular_agent(env: Any) -> TabularBDPI:
+    """One whose table is random."""
+    agent = TabularBDPI("MlpPolicy", env, seed=0, **QUICK).learn(40)
+    table = agent.agent_learner.learner.state_dict()["actor"]
+    table[:] = np.random.default_rng(1).dirichlet(np.ones(table.shape[1]), len(table))
     return agent
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decisive import N, assert_alike, decisive_agent
+from decisive import N, assert_alike, decisive_agent, tabular_agent
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 from torch import nn
 
-from bdpi import BDPI
+from bdpi import BDPI, TabularBDPI
 from bdpi.export import export_c
 from small import Walk, quick_agent
 
@@ -72,6 +72,22 @@ def test_the_header_takes_raw_observations_and_acts_as_the_agent(
     export_c(agent, tmp_path / "policy.h")
     observations = sampled(space)
     assert_alike(agent, observations, *run(compiled(tmp_path / "policy.h"), observations))
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(40), spaces.Discrete(9, start=-2)], ids=str)
+def test_a_table_is_looked_up(space: spaces.Discrete, tmp_path: Path) -> None:
+    agent = tabular_agent(Walk(space, start=3))
+    agent.save(tmp_path / "agent")
+    export_c(TabularBDPI.load(tmp_path / "agent"), tmp_path / "policy.h")
+    observations = sampled(space)
+    library = compiled(tmp_path / "policy.h")
+    probabilities, actions = run(library, observations)
+    assert_alike(agent, observations, probabilities, actions)
+    assert np.array_equal(probabilities, agent.policy.probabilities(observations))
+    for unknown in (space.start - 1, space.start + space.n, 1e30, np.nan):
+        probabilities, actions = run(library, np.full(N, unknown))
+        assert np.unique(probabilities).tolist() == [0.5]
+        assert np.unique(actions).tolist() == [3]
 
 
 @pytest.mark.parametrize("stacked", [1, 3])

@@ -148,10 +148,19 @@ def test_what_cannot_be_exported_is_said_in_one_line(lake: Path, tmp_path: Path)
     assert not Path("policy.onnx").exists()
 
 
-@pytest.mark.parametrize(("agent", "words"), [("tabular-bdpi", "has no network"), ("ppo", "PPO, which is not one of")])
-def test_agents_without_a_network_of_ours_are_refused(agent: str, words: str, tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", "FrozenLake-v1", agent)
-    refused(bdpi_command("export", run, "policy.onnx"), words)
+def test_peers_are_refused(tmp_path: Path) -> None:
+    refused(
+        bdpi_command("export", trained(tmp_path / "run", "FrozenLake-v1", "ppo"), "policy.onnx"),
+        "PPO, which is not one of",
+    )
+
+
+def test_a_table_is_exported_in_both_formats(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", "FrozenLake-v1", "tabular-bdpi")
+    result = bdpi_command("export", run, "policy.onnx")
+    assert (result.exit_code, "it acts as the agent does" in result.output) == (0, True), result.output
+    assert bdpi_command("export", run / "agent.zip", "policy.h").exit_code == 0
+    assert "Table: 16-4; 64 constants, 256 bytes." in Path("policy.h").read_text()
 
 
 def test_only_the_file_is_needed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from decisive import N, assert_alike, decisive_agent
+from decisive import N, assert_alike, decisive_agent, tabular_agent
 from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import (
@@ -321,10 +321,24 @@ def test_what_cannot_be_exported_is_named(extractor: type[Sine], message: str, t
 # -- agents
 
 
-def test_agents_with_a_table_are_refused(tmp_path: Path) -> None:
-    agent = TabularBDPI("MlpPolicy", Walk(spaces.Discrete(4)), **QUICK)
-    with pytest.raises(ValueError, match="TabularBDPI has no network"):
-        export_onnx(agent, tmp_path / "policy.onnx")
+@pytest.mark.parametrize("space", [spaces.Discrete(40), spaces.Discrete(9, start=-2)], ids=str)
+def test_a_table_is_looked_up(space: spaces.Discrete, tmp_path: Path) -> None:
+    agent = tabular_agent(Walk(space, start=3))
+    agent.save(tmp_path / "agent")
+    agent, observations = TabularBDPI.load(tmp_path / "agent"), sampled(space)  # without its environment
+    path = exported(agent, tmp_path)
+    probabilities, actions = run(path, observations)
+    assert_alike(agent, observations, probabilities, actions)
+    assert np.array_equal(probabilities, agent.policy.probabilities(observations))
+    assert check_onnx(agent, path, n=100) == 0
+    unknown = np.array([space.start - 1, space.start + space.n, 2**60, -(2**60)])
+    probabilities, actions = run(path, unknown)
+    assert (np.unique(probabilities).tolist(), np.unique(actions).tolist()) == ([0.5], [3])
+    with pytest.raises(ValueError, match="does not do"):
+        check_onnx(TabularBDPI("MlpPolicy", Walk(space, start=3), **QUICK), path)
+    agent.agent_learner.learner.state_dict()["actor"][0] = np.nan
+    with pytest.raises(ValueError, match="not finite"):
+        exported(agent, tmp_path)
 
 
 # -- files

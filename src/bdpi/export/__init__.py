@@ -7,7 +7,7 @@
 >>> export_c(agent, "policy.h")  # doctest: +SKIP
 
 What is exported goes from observations as the environment gives them to the most probable action in the environment's
-numbers: the actor, or the votes of the critics. Agents with a table have neither.
+numbers: by the actor, the votes of the critics, or a table.
 """
 
 from bdpi.export.c import export_c

@@ -24,7 +24,14 @@ import bdpi
 from bdpi.agents.decisions import Sums
 from bdpi.agents.inputs import Input, Normalization
 from bdpi.agents.policies import Network
-from bdpi.export.inputs import MASKS_ARE_NOT_EXPORTED, bounds_of, exportable_networks, inputs_of, leaves
+from bdpi.export.inputs import (
+    MASKS_ARE_NOT_EXPORTED,
+    bounds_of,
+    exportable_networks,
+    exportable_table,
+    inputs_of,
+    leaves,
+)
 from bdpi.storage.atomic import make_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -63,10 +70,12 @@ def export_c(agent: Ensemble, path: str | os.PathLike[str], name: str | None = N
 
         void NAME_act(const float *observation, float *action);
 
-    :param agent: any but TabularBDPI, with perceptrons of tanh or ReLU units on Box or Discrete observations
+    The table of TabularBDPI is looked up; all actions are alike in states that it does not have.
+
+    :param agent: any with a table, or with perceptrons of tanh or ReLU units on Box or Discrete observations
     :param path: of the file; folders are made, and a file of that name is replaced at once or not at all
     :param name: what the names in the header begin with; the file's name if None
-    :raises ValueError: for an agent with a table, and for other observations and networks
+    :raises ValueError: for other observations and networks
     """
     target = pathlib.Path(path)
     text = c_header(agent, _identifier(target.stem) if name is None else name)
@@ -85,13 +94,18 @@ def c_header(agent: Ensemble, name: str = "policy") -> str:
     part = _only_input(agent)
     if agent.policy.prior_scale:
         raise ValueError("critics with prior functions cannot be exported as C: export them as ONNX")
+    modules: list[Any] = []
     with agent.learning_paused():
-        networks = [_perceptron(network) for ((_, network),) in opinions]
-        arrays = _arrays(agent, part, [modules[::2] for modules in networks])
-    modules, sums = networks[0], None if agent.decisions.is_plain else agent.decisions.sums()
+        table = exportable_table(agent)
+        if table is None:
+            networks = [_perceptron(network) for ((_, network),) in opinions]
+            arrays, modules = _arrays(agent, part, [each[::2] for each in networks]), networks[0]
+            sizes = [modules[0].in_features, *(layer.out_features for layer in modules[::2])]
+        else:
+            arrays, sizes = {"table": table.reshape(-1)}, list(table.shape)
+    sums = None if agent.decisions.is_plain else agent.decisions.sums()
     if sums is not None:
         arrays |= _decisions(agent, sums)
-    sizes = [modules[0].in_features, *(layer.out_features for layer in modules[::2])]
     normalization = _normalization(part)
     return _template().render(
         name=name,
@@ -106,8 +120,9 @@ def c_header(agent: Ensemble, name: str = "policy") -> str:
         sizes=sizes,
         activation=_ACTIVATIONS[type(modules[1])] if len(modules) > 1 else "",
         arrays=arrays,
-        n_networks=len(networks),
-        is_vote=agent.policy.actor is None,
+        is_table=table is not None,
+        n_networks=len(opinions),
+        is_vote=table is None and agent.policy.actor is None,
         bounds=[] if sums is None else sums.bounds.tolist(),
         n_decided=0 if sums is None else sums.seen.shape[1],
         n_numbers=0 if sums is None else len(sums.action),

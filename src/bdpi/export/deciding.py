@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from bdpi.agents.decisions import KEY
-from bdpi.export.inputs import Opinion, bounds_of, leaves
+from bdpi.export.inputs import Opinion, bounds_of, exportable_table, leaves
 
 if TYPE_CHECKING:
     from bdpi.agents import Ensemble
@@ -37,7 +38,9 @@ class Decider:
 
         graph, agent = self._graph, self._agent
         if agent.decisions.is_plain:
-            chosen = self._chosen(self._scores(self._prepared), PROBABILITIES)
+            table = exportable_table(agent)
+            scores = [] if table is not None else self._scores(self._prepared)
+            chosen = self._chosen(scores, PROBABILITIES) if table is None else self._looked_up(observation, table)
             graph.add("Add", chosen, graph.constant(agent.decisions.first_action, np.int64), name=ACTION)
             n_actions = agent.policy.n_actions
             return [(PROBABILITIES, TensorProto.FLOAT, (n_actions,)), (ACTION, TensorProto.INT64, ())]
@@ -57,6 +60,17 @@ class Decider:
                 for so_far, rows in zip((decided, action), for_this, strict=True)
             )
         return self._parts_of(action)
+
+    def _looked_up(self, state: str, table: NDArray[np.float32]) -> str:
+        """The most probable choice by a table, which gets a row for states that it does not have."""
+        graph, n_states = self._graph, len(table)
+        assert isinstance(self._agent.observation_space, spaces.Discrete)
+        row = graph.add("Sub", state, graph.constant(self._agent.observation_space.start, np.int64, "first"))
+        is_known = [graph.add("GreaterOrEqual", row, graph.constant(0, np.int64, "bound"))]
+        is_known.append(graph.add("Less", row, graph.constant(n_states, np.int64, "bound")))
+        row = graph.add("Where", graph.add("And", *is_known), row, graph.constant(n_states, np.int64, "unknown"))
+        rows = graph.constant(np.vstack([table, np.full_like(table[:1], 1 / table.shape[1])]), what="table")
+        return graph.add("ArgMax", graph.add("Gather", rows, row, name=PROBABILITIES, axis=0), axis=1, keepdims=0)
 
     def _rows(self, n: str, row: Any) -> str:
         """The same row for each observation."""

@@ -32,7 +32,9 @@ Opinion = list[tuple[float, Network]]
 def exportable_networks(agent: Ensemble) -> list[Opinion]:
     """What an agent acts by: the scores of its actor, or the Q-values of each of its critics, which then vote.
 
-    :raises ValueError: when there is none, or when it is more than networks behind the usual preprocessing
+    Of an agent with a table, none: see :func:`exportable_table`.
+
+    :raises ValueError: when it is more than networks, or a table, behind the usual preprocessing
     """
     from bdpi.agents import Ensemble
 
@@ -41,8 +43,6 @@ def exportable_networks(agent: Ensemble) -> list[Opinion]:
         raise ValueError(f"{name} is not an agent of this package: only policies of its own agents are exported")
     policy = agent.policy
     followed = policy.followed()
-    if "actor" in followed:
-        raise ValueError(f"{name} has no network to export, but a table: read it from agent.policy.state_dict()")
     for method in ("preprocess", "probabilities", "_probabilities", "_behaviour", "_decide", "_choose", "_predict"):
         if getattr(type(policy), method) is not getattr(BDPIPolicy, method):
             raise ValueError(
@@ -52,7 +52,7 @@ def exportable_networks(agent: Ensemble) -> list[Opinion]:
     opinions: list[Opinion] = []
     if policy.actor is not None:
         opinions.append([(1.0, policy.actor)])
-    for critic, active in enumerate(followed["active"].tolist() if followed else ()):
+    for critic, active in enumerate(followed["active"].tolist() if "critics.parameters" in followed else ()):
         opinions.append([(1.0, _with(policy, followed["critics.parameters"][critic, active]))])
         if policy.prior_scale:
             opinions[-1].append((policy.prior_scale, _with(policy, followed["priors"][critic])))
@@ -62,6 +62,19 @@ def exportable_networks(agent: Ensemble) -> list[Opinion]:
                 "the networks hold numbers that are not finite: export an earlier agent, learning has diverged"
             )
     return opinions
+
+
+def exportable_table(agent: Ensemble) -> NDArray[np.float32] | None:
+    """The probabilities that an agent acts by, (states, actions), if they are in a table.
+
+    :raises ValueError: when they are no numbers
+    """
+    table = agent.policy.followed().get("actor")
+    if table is None:
+        return None
+    if not bool(table.isfinite().all()):
+        raise ValueError("the table holds numbers that are not finite: export an earlier agent, learning has diverged")
+    return table.float().cpu().numpy()
 
 
 def _with(policy: BDPIPolicy, parameters: torch.Tensor) -> Network:

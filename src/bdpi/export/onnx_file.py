@@ -15,7 +15,7 @@ import bdpi
 from bdpi.agents.descriptions import describe
 from bdpi.agents.inputs import Input, Inputs, Normalization
 from bdpi.export.deciding import ACTION, PROBABILITIES, Decider, cast, equal
-from bdpi.export.inputs import exportable_networks, inputs_of, leaves
+from bdpi.export.inputs import exportable_networks, exportable_table, inputs_of, leaves
 from bdpi.storage.atomic import make_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -57,10 +57,12 @@ def export_onnx(agent: Ensemble, path: str | os.PathLike[str]) -> None:
     The file's metadata hold ``bdpi`` (version), ``class``, ``observation_space`` (of the inputs), ``action_space`` and
     ``wrappers`` (from the inside out), all but the first two as JSON.
 
-    :param agent: any agent of this package but TabularBDPI
+    The table of TabularBDPI is looked up; all actions are alike in states that it does not have.
+
+    :param agent: any agent of this package
     :param path: of the file; folders are made, and a file of that name is replaced at once or not at all
     :raises ImportError: without the package onnx
-    :raises ValueError: for an agent with a table, and for layers that have no counterpart
+    :raises ValueError: for layers that have no counterpart
     """
     model = onnx_model(agent)
     target = pathlib.Path(path)
@@ -90,6 +92,7 @@ def onnx_model(agent: Ensemble) -> onnx.ModelProto:
         prepared = {
             key: _preprocess(graph, _wrap(graph, names[key], part), seen[key], is_normalized)
             for key, part in inputs.items()
+            if opinions  # a table takes the number of a state
         }
         made = Decider(graph, agent, opinions, prepared).add(next(iter(names.values())))
     outputs = [helper.make_tensor_value_info(name, dtype, ["n", *shape]) for name, dtype, shape in made]
@@ -205,7 +208,8 @@ def check_onnx(agent: Ensemble, path: str | os.PathLike[str], n: int = 1000, see
     names = input_names(inputs)
     is_dict = isinstance(agent.observation_space, spaces.Dict)
     largest, n_others = 0.0, 0
-    is_exact = agent.policy.actor is not None and agent.decisions.is_plain
+    is_vote = agent.policy.actor is None and exportable_table(agent) is None
+    is_exact = not is_vote and agent.decisions.is_plain
     for first in range(0, n, 100):  # pictures are large
         drawn = {key: part.sample(min(100, n - first), generator) for key, part in inputs.items()}
         parts = {key: inputs[key].seen(values) for key, values in drawn.items()}

@@ -205,6 +205,8 @@ def _fill(agent: Agent, journal: Journal, n: int, tick: Tick) -> None:
                 next_observation=transpose.transpose_observations(step.next_observation),
             )
         agent.replay_buffer.add_steps([step])
+        if agent.frames is not None:
+            agent.frames.add([step])  # a robot may be in the middle of an episode
         tick(done, n - skipped)
     agent.num_timesteps = agent.collector.journaled = journal.last
     agent.collector.journal_id = journal.id
