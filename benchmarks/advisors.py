@@ -6,8 +6,8 @@ Question: with an advisor that knows in which corner the goal is, and nothing of
 goal in an earlier episode? It says in every state: right and down 35 % each, left and up 15 % each. Advice fades over
 3,000 steps.
 
-- Seeds 300 to 307, each with and without the advisor. A run ends at its first success, or after 300 episodes. (First, all
-  runs were to have 300 episodes. That was too long for the machine, and changed before any run was looked at.)
+- Seeds 300 to 307, each with and without the advisor. A run ends at its first success, or after 300 episodes.
+  (First, all runs were to have 300 episodes. That was too long for the machine, and changed before any was looked at.)
 - Metric: the first episode with a return of 1; 301 where there is none.
 - Rule: the advisor helps if the 95 % interval of the mean difference, a bootstrap over the eight pairs, is below 0; it
   harms if it is above 0.
