@@ -10,7 +10,7 @@ GUIDE = Path(__file__).resolve().parents[1] / "docs" / "robots.md"
 
 def test_the_examples_run(tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for number, code in enumerate(blocks):

@@ -18,11 +18,11 @@ from journals import ACTIONS, SPACES, all_spaces, change, only_readable, public_
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bdpi import BDPI
-from bdpi.agents.descriptions import describe, difference, space_of
 from bdpi.agents.journal import Journal, JournalError, Transition
 from bdpi.agents.journal_info import examine
 from bdpi.agents.normalizing import describe_normalizer
 from bdpi.envs import ControlLoop
+from bdpi.envs.descriptions import describe, difference, space_of
 
 SMALL: dict[str, Any] = {"n_critics": 2, "batch_size": 16, "critic_iterations": 1, "fit_steps": 1, "seed": 0}
 

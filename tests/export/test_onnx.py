@@ -24,8 +24,8 @@ from stable_baselines3.common.vec_env import (
 from torch import nn
 
 from bdpi import BDPI, ActorMimic, TabularBDPI
-from bdpi.agents.descriptions import describe, space_of
 from bdpi.agents.files import read_agent, write_agent
+from bdpi.envs.descriptions import describe, space_of
 from bdpi.export import check_onnx, export_onnx
 from small import QUICK, Walk, quick_agent
 

@@ -29,20 +29,22 @@ TASK: dict[str, Any] = {
 }
 _PROGRAM = (
     "import sys; from pathlib import Path; from bdpi.serve.listen import serve; from bdpi.serve.task import read_task\n"
-    "task, out, port, patience = sys.argv[1:]\n"
+    "task, out, port, patience, trust = sys.argv[1:]\n"
     "say = lambda text: print(text, flush=True)\n"
-    "serve(read_task(Path(task)), Path(out), '127.0.0.1', int(port), say, float(patience))"
+    "serve(read_task(Path(task), trust == 'True'), Path(out), '127.0.0.1', int(port), say, float(patience))"
 )
 
 
 class Server:
     """``bdpi serve``, until :meth:`stop` or :meth:`kill`."""
 
-    def __init__(self, folder: Path, port: int = 0, patience: float = 10.0, **changes: Any) -> None:
+    def __init__(
+        self, folder: Path, port: int = 0, patience: float = 10.0, trust: bool = False, **changes: Any
+    ) -> None:
         self.out = folder / "run"
         task = folder / "task.yaml"
         task.write_text(yaml.safe_dump({**TASK, **changes}))
-        command = [sys.executable, "-c", _PROGRAM, str(task), str(self.out), str(port), str(patience)]
+        command = [sys.executable, "-c", _PROGRAM, str(task), str(self.out), str(port), str(patience), str(trust)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         for line in self.process.stdout:

@@ -168,3 +168,52 @@ def test_a_task_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     path.write_text('name: lamp\nobservations: [{name: night, low: 1, high: 0}]\nactions: ["off", "on"]')
     with pytest.raises(RunError, match="low is 1, which must be less than high"):
         read_task(path)
+
+
+def test_advisors_of_a_task_are_asked_where_it_is_trusted(tmp_path: Path) -> None:
+    import http.server
+
+    from bdpi.runs.errors import RunError
+    from bdpi.serve.task import read_task
+
+    asked: list[list[float]] = []
+
+    class Advisor(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["observation"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"probabilities": [0, 1]}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    advisor = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Advisor)
+    threading.Thread(target=advisor.serve_forever, daemon=True).start()
+    try:
+        changes = {"advisors": [f"http://127.0.0.1:{advisor.server_port}/"], "advice_steps": 10**6}
+        with running(tmp_path, **changes, trust=True) as server:
+            with pytest.raises(RunError, match="give --trust"):
+                read_task(tmp_path / "task.yaml")
+            robot = Robot(port=server.port)
+            robot.begin()
+            answer = robot.act([0.5, 0])
+            assert (answer["action"], asked) == (1, [[0.5, 0]])
+            assert answer["probabilities"][1] > 0.999
+            with connect(f"ws://127.0.0.1:{server.port}/v1/ws") as socket:
+                step = {"executed_action": 1, "reward": 1, "next_observation": [0.25, 1]}
+                socket.send(json.dumps({"type": "step", "robot": "robot", "seq": 3, **step}))
+                assert json.loads(socket.recv())["action"] == 1
+                socket.send(json.dumps({"type": "step", "robot": "robot", "seq": 3, **step}))  # is not asked again
+                socket.recv()
+                socket.send(json.dumps({"type": "step", "robot": "robot", "seq": 4, **step, "truncated": True}))
+                assert json.loads(socket.recv())["status"] == "ended"
+            assert asked == [[0.5, 0], [0.25, 1]]
+    finally:
+        advisor.shutdown()
+        advisor.server_close()
+    with running(tmp_path) as server:  # withdrawn
+        robot = Robot(port=server.port)
+        robot.begin()
+        assert min(robot.act([0, 0])["probabilities"]) > 0
+    assert len(asked) == 2

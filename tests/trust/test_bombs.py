@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from bdpi.agents.descriptions import describe, space_of
+from bdpi.envs.descriptions import describe, space_of
 from bdpi.runs.errors import RunError
 from bdpi.storage.reading import Damaged, parse_json, read_arrays, read_gzip
 from bdpi.studies.tables import read_yaml

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from bdpi.agents.advice import Weights, intersected
 from bdpi.agents.checks import check_masks
 from bdpi.agents.decisions import only
 from bdpi.agents.draws import Draws
@@ -50,27 +51,40 @@ class Actions:
         self.drawn_by: FloatArray | None = None
 
     def pick(
-        self, learner: AgentLearner, observations: Any, masks: BoolArray | None, generator: np.random.Generator
+        self,
+        learner: AgentLearner,
+        observations: Any,
+        masks: BoolArray | None,
+        generator: np.random.Generator,
+        advised: Weights | None = None,
     ) -> IntArray:
         """One training decision per environment, which is an action where actions are Discrete.
 
         :param learner: whose actor or critics are asked
         :param masks: which choices are allowed; None: all
         :param generator: the agent's, whose state is saved
+        :param advised: what probabilities are multiplied by; None: nothing
         """
         if learner.has_actor:
             probabilities = learner.probabilities(observations)
             self.drawn_by = probabilities if masks is None else mask_probabilities(probabilities, masks)
+            if advised is not None:
+                self.drawn_by = intersected(self.drawn_by, advised)
             return self._draws.pick(self.drawn_by, generator)
         assert self.followed is not None
         return self._preferred(learner, observations, self.followed, masks)
 
     def take(
-        self, learner: AgentLearner, observations: Any, masks: BoolArray | None, generator: np.random.Generator
+        self,
+        learner: AgentLearner,
+        observations: Any,
+        masks: BoolArray | None,
+        generator: np.random.Generator,
+        advised: Weights | None = None,
     ) -> Any:
         """One training action per environment, of its own space; the parameters are those of :meth:`pick`."""
         return self._policy.decisions.make(
-            observations, masks, lambda seen, allowed: self.pick(learner, seen, allowed, generator)
+            observations, masks, lambda seen, allowed: self.pick(learner, seen, allowed, generator, advised)
         )
 
     def begin_episodes(self, environments: IntArray, generator: np.random.Generator) -> None:

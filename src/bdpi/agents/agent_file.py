@@ -46,7 +46,7 @@ _UNLOADABLE = (
 #: Where arguments are kept whose attributes have other names.
 _ATTRIBUTES = {"learner": "learner_choice", "stats_window_size": "_stats_window_size"}
 #: Arguments that are not even written.
-_NOT_WRITTEN = {"journal", "autosave"}
+_NOT_WRITTEN = {"journal", "autosave", "advisors"}
 #: Of the arguments for users of SB3's DQN, those that are always written.
 _OF_ALL_FILES = {"learning_starts", "n_steps", "optimize_memory_usage"}
 #: Transitions that a learner has room for from the beginning: a batch for each thread.

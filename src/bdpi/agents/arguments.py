@@ -6,11 +6,12 @@ import difflib
 import inspect
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
 import torch
 
+from bdpi.agents.advice import Advisor
 from bdpi.agents.journal import Journal
 from bdpi.learner.arrangement import Precision
 from bdpi.learner.registry import LearnerChoice
@@ -46,6 +47,8 @@ class CommonSettings(TypedDict, total=False):
     autosave: str | os.PathLike[str] | None
     autosave_minutes: float
     asynchronous: bool
+    advisors: Sequence[Advisor]
+    advice_steps: int | None
     _init_setup_model: bool
 
 
@@ -109,6 +112,12 @@ class Settings(CommonSettings, total=False):
         counters and statistics.
     :param autosave_minutes: between two savings
     :param asynchronous: :meth:`learn` learns in the background while it acts. Results are then not repeatable.
+    :param advisors: functions of one observation, as the environment shows it, that say how probable each action should
+        be, or URLs that do (``POST {"observation": [...]}``, answered by ``{"probabilities": [...]}`` within a second):
+        the agent acts from the normalised product of its actor and all of them. It learns from what is executed.
+        ``predict`` has no advice. For Discrete actions. They are not saved: give ``load`` them anew.
+    :param advice_steps: advice fades: it counts in full at the agent's first step, and for nothing after so many. None:
+        it stays, until ``withdraw_advice``
     :param _init_setup_model: build the networks at once
     """
 
@@ -154,6 +163,8 @@ DEFAULTS: Settings = {
     "autosave": None,
     "autosave_minutes": 5.0,
     "asynchronous": False,
+    "advisors": (),
+    "advice_steps": None,
     "_init_setup_model": True,
 }
 #: Arguments that Stable-Baselines3 takes, and keeps.
@@ -162,7 +173,7 @@ OF_SB3 |= {"tensorboard_log", "verbose", "seed", "device", "learning_starts", "n
 OF_SB3 |= {"replay_buffer_class", "replay_buffer_kwargs", "optimize_memory_usage"}
 #: Arguments that are for users of SB3's DQN, and change nothing by default: files and runs say only what was given.
 UNLESS_GIVEN = {"learning_starts", "n_steps", "n_stack", "optimize_memory_usage", "max_grad_norm"}
-UNLESS_GIVEN |= {"replay_buffer_class", "replay_buffer_kwargs"}
+UNLESS_GIVEN |= {"replay_buffer_class", "replay_buffer_kwargs", "advice_steps"}
 _NO_TARGETS = "there are no target networks, because the two networks of each critic judge each other"
 _NO_RANDOM_ACTIONS = "no actions are random: the actor, or a critic of many, decides how much is tried out"
 #: Arguments of SB3's DQN that mean nothing here, and why.

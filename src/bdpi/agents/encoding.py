@@ -19,7 +19,7 @@ from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
 from torch import nn, optim
 
-from bdpi.agents.descriptions import describe, space_of
+from bdpi.envs.descriptions import describe, space_of
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -17,7 +17,7 @@ import pathlib
 import time
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import gymnasium as gym
@@ -44,6 +44,7 @@ from stable_baselines3.her import HerReplayBuffer
 
 from bdpi.agents import checks, hub
 from bdpi.agents.actions import Actions
+from bdpi.agents.advice import Advice, Advisor, check_advisors
 from bdpi.agents.agent_file import check_arguments, load_agent, load_parameters, save_agent
 from bdpi.agents.agent_learner import DIAGNOSTICS_EVERY, AgentLearner
 from bdpi.agents.arguments import OF_SB3, Settings, common_arguments, complete, show_all
@@ -51,7 +52,7 @@ from bdpi.agents.autosave import Autosave
 from bdpi.agents.background import Background, Idle
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer, stacked
 from bdpi.agents.checkup import WORTH_ANOTHER, Checkup, look, say_cost
-from bdpi.agents.collector import ORIGINAL, Collector, EpisodeRecord
+from bdpi.agents.collector import ORIGINAL, Collector, EpisodeRecord, row_of
 from bdpi.agents.copies import restore, state_of
 from bdpi.agents.decisions import Decisions
 from bdpi.agents.demonstrations import transitions_of
@@ -151,12 +152,16 @@ class Ensemble(OffPolicyAlgorithm):
     autosave: str | os.PathLike[str] | None
     autosave_minutes: float
     asynchronous: bool
+    advisors: Sequence[Advisor]
+    advice_steps: int | None
     # made by the set-up
     policy: BDPIPolicy
     replay_buffer: TransitionBuffer | DictTransitionBuffer
     #: that the agent makes instead of the environment's actions
     decisions: Decisions
     agent_learner: AgentLearner
+    #: of others, while there is any
+    advice: Advice | None
     actions: Actions
     draws: Draws
     collector: Collector
@@ -287,6 +292,7 @@ class Ensemble(OffPolicyAlgorithm):
         if self.observation_size is not None and (normalizer is None or not normalizer.norm_obs):
             self.policy.set_scales(Scales.unknown(len(self.policy.scales.shift)))
         self.agent_learner = self._make_learner()
+        self.advise(self.advisors, self.advice_steps)
         self.draws = Draws(self.n_envs, self.policy.n_actions, self.persistence)
         self.actions = Actions(self.policy, self.n_envs, self.n_critics, self.draws)
         if self.policy.actor is not None and self.agent_learner.actor_parameters is not None:
@@ -494,10 +500,11 @@ class Ensemble(OffPolicyAlgorithm):
         collector, checkup = self.collector, self._checkup
         num_collected_steps, num_collected_episodes = self._collected  # callbacks know them by these names
         while should_collect_more_steps(train_freq, num_collected_steps, num_collected_episodes):
+            shown = self._last_obs if self._vec_normalize_env is None else self._last_original_obs
+            advised = None if self.advice is None else self._advised(shown)
             with self._background.acting:
-                shown = self._last_obs if self._vec_normalize_env is None else self._last_original_obs
                 seen = self._last_obs if self.frames is None else self.seen(shown, range(self.n_envs))
-                actions = self.actions.take(self.agent_learner, seen, collector.masks, self._generator)
+                actions = self.actions.take(self.agent_learner, seen, collector.masks, self._generator, advised)
             try:
                 new_obs, rewards, dones, infos = env.step(actions)
                 begun, n_ended = reset_infos(env), sum(dones.tolist())
@@ -698,6 +705,25 @@ class Ensemble(OffPolicyAlgorithm):
             self.draws.end_episodes(indices, [self.episodes.last[index] for index in indices])
         self.draws.begin_episodes(indices, self._generator)
 
+    def _advised(self, shown: Any) -> NDArray[np.float64] | None:
+        assert self.advice is not None
+        return self.advice([row_of(shown, index) for index in range(self.n_envs)], self.num_timesteps)
+
+    def advise(self, advisors: Sequence[Advisor], steps: int | None = None) -> None:
+        """Act with these advisors from now on, instead of those that there were.
+
+        :param advisors: as the argument of the constructor
+        :param steps: of the agent, from its first one on, after which advice has faded; None: it does not
+        :raises ValueError: for what cannot advise, and agents that cannot be advised; nothing changes then
+        """
+        check_advisors(advisors, steps, self.action_space, self.agent_learner.has_actor, type(self).__name__)
+        self.advisors, self.advice_steps = advisors, steps
+        self.advice = Advice(advisors, steps, self.policy.n_actions) if advisors else None
+
+    def withdraw_advice(self) -> None:
+        """Act without advisors from now on."""
+        self.advise(())
+
     def predict(
         self,
         observation: Any,
@@ -756,9 +782,11 @@ class Ensemble(OffPolicyAlgorithm):
         if not self._begun:
             self._begun = True
             self._begin_episodes(np.array([0]))
-        batch = self.seen(stacked([observation]), [0])
+        shown = stacked([observation])
+        advised = None if self.advice is None else self._advised(shown)
+        batch = self.seen(shown, [0])
         with self._background.acting:
-            (action,) = self.actions.take(self.agent_learner, batch, masks, self._generator)
+            (action,) = self.actions.take(self.agent_learner, batch, masks, self._generator, advised)
         self.collector.acted_mask = masks
         return int(action) if self.decisions.is_plain else action
 

@@ -24,9 +24,9 @@ from stable_baselines3.common.vec_env import (
     VecVideoRecorder,
 )
 
-from bdpi.agents.descriptions import describe, space_of
 from bdpi.agents.encoding import Arrays
 from bdpi.agents.frames import stacked_space
+from bdpi.envs.descriptions import describe, space_of
 
 #: Name of the only input, where observations are not a Dict.
 SINGLE = "observation"

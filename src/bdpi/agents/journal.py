@@ -19,8 +19,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from bdpi.agents.checks import check_finite, check_in_space
-from bdpi.agents.descriptions import describe, difference
 from bdpi.agents.journal_database import JournalDatabase, JournalError
+from bdpi.envs.descriptions import describe, difference
 
 __all__ = ["LARGEST_REWARD", "Journal", "JournalError", "Transition"]
 

@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from bdpi.agents.descriptions import describe, space_of
 from bdpi.agents.journal import LARGEST_REWARD, Journal, JournalError, Transition
+from bdpi.envs.descriptions import describe, space_of
 from bdpi.learner.interface import BoolArray
 from bdpi.storage.reading import parse_json
 

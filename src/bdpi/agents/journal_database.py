@@ -14,7 +14,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from bdpi.agents.descriptions import describe, space_of
+from bdpi.envs.descriptions import describe, space_of
 from bdpi.storage.reading import parse_json
 
 _APPLICATION = 0x62647069  # "bdpi", where SQLite files say whose they are

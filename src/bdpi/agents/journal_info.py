@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import spaces
 
 from bdpi.agents.checks import check_in_space
-from bdpi.agents.descriptions import describe
 from bdpi.agents.journal import Journal, JournalError, Transition
 from bdpi.agents.journal_files import Progress
+from bdpi.envs.descriptions import describe
 
 
 @dataclass

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bdpi.agents.actions import mask_probabilities
+from bdpi.agents.advice import Weights, intersected
 from bdpi.agents.buffers import stacked
 from bdpi.agents.checks import check_masks
 from bdpi.agents.collector import EpisodeRecord
@@ -59,6 +60,14 @@ class Robot:
         with agent._background.acting:
             probabilities = agent.agent_learner.probabilities(batch)
         return mask_probabilities(probabilities, None if mask is None else mask[None])[0]
+
+    def advised(self, probabilities: FloatArray, advice: Weights | None) -> FloatArray:
+        """What to draw from.
+
+        :param probabilities: of the actor, and of the actions that are allowed
+        :param advice: what the agent's ``advice`` gave, in a row; None: there is none
+        """
+        return probabilities if advice is None else intersected(probabilities[None], advice)[0]
 
     def pick(self, probabilities: FloatArray) -> int:
         """An action to learn from, counted from 0."""

@@ -50,6 +50,7 @@ _KNOWN: dict[str, Any] = {
     **dict.fromkeys(("gamma", "demonstration_share", "_current_progress_remaining"), Annotated[float, Field(le=1)]),
     "action_noise": ActionNoise,
     "action_space": spaces.Space,
+    "advice_steps": _whole(1, 2**62),
     "n_envs": _whole(1, 10**5),
     "_frames": dict[_COUNT, np.ndarray],
     "max_grad_norm": Annotated[float, Field(gt=0, allow_inf_nan=False)] | _whole(1, 2**62),

@@ -24,6 +24,7 @@ def serve(
     out: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Folder of the run.", show_default="runs/serve/NAME")
     ] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Ask the advisors that the task names.")] = False,
 ) -> None:
     """Let robots act and learn over HTTP, with a page on which a person can watch and take over.
 
@@ -48,6 +49,6 @@ def serve(
     from bdpi.serve.listen import serve as listen
     from bdpi.serve.task import read_task
 
-    chosen = read_task(task)
+    chosen = read_task(task, trust)
     with warnings_as_notes(say):
         listen(chosen, out or Path("runs") / "serve" / task.stem, host, port, say)

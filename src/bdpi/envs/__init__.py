@@ -6,12 +6,13 @@ import gymnasium as gym
 from gymnasium.envs.registration import WrapperSpec
 
 from bdpi.envs.control_loop import ControlLoop
+from bdpi.envs.remote_env import Remote
 from bdpi.envs.table import Table
 
 if TYPE_CHECKING:
     from bdpi.envs.hallway import Hallway as Hallway
 
-__all__ = ["ControlLoop", "Table", "register"]
+__all__ = ["ControlLoop", "Remote", "Table", "register"]
 
 
 def register() -> None:

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
 
 import bdpi
-from bdpi.agents.descriptions import describe
 from bdpi.agents.inputs import Input, Inputs, Normalization
+from bdpi.envs.descriptions import describe
 from bdpi.export.deciding import ACTION, PROBABILITIES, Decider, cast, equal
 from bdpi.export.inputs import exportable_networks, exportable_table, inputs_of, leaves
 from bdpi.storage.atomic import make_folder, write_atomically

@@ -45,6 +45,13 @@ def _printable(text: str) -> str:
 Printable = Annotated[str, AfterValidator(_printable)]
 
 
+def _without_advisors(hyperparameters: dict[str, Any]) -> dict[str, Any]:
+    """A run's file names no URL that is then asked."""
+    if "advisors" in hyperparameters:
+        raise RunError("runs have no advisors: give them to the agent in a program of your own")
+    return hyperparameters
+
+
 def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
     """As they come back from a file, so that a run that is resumed has the same."""
     try:
@@ -76,7 +83,7 @@ class BaseConfig(BaseModel):
     environment: Printable
     agent: Printable = "bdpi"
     seed: StrictInt = 0
-    hyperparameters: dict[str, Any] = {}
+    hyperparameters: Annotated[dict[str, Any], AfterValidator(_without_advisors)] = {}
     policy_kwargs: dict[str, Any] = {}
     action_bits: StrictInt | None = None
     env_kwargs: Annotated[dict[str, Any], AfterValidator(_plain)] = {}

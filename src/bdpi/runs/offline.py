@@ -160,7 +160,7 @@ def _check_spaces(journal: Journal, name: str, environment: gym.Env[Any, Any], s
     :param seen: as agents see it
     :raises RunError: when the journal is not of this environment
     """
-    from bdpi.agents.descriptions import describe, difference
+    from bdpi.envs.descriptions import describe, difference
 
     kept = journal.observation_space in (environment.observation_space, seen.observation_space)
     for what, there, here in (

@@ -28,6 +28,8 @@ _NOT_SETTABLE = {
     "replay_buffer_class",
     "replay_buffer_kwargs",
     "action_noise",
+    "advisors",
+    "advice_steps",
 }
 _WORDS = {"true": True, "false": False, "none": None}
 

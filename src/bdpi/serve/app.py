@@ -15,6 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, ValidationError
 
 import bdpi
+from bdpi.agents.advice import Weights
 from bdpi.serve.guard import PROTOCOL
 from bdpi.serve.protocol import (
     Action,
@@ -59,7 +60,7 @@ def make_app(service: Service) -> FastAPI:
     @app.post("/v1/act")
     async def act(request: ActRequest) -> Action:
         """Ask for an action."""
-        return service.act(request)
+        return service.act(request, await _advice(service, request))
 
     @app.post("/v1/observe")
     async def observe(request: ObserveRequest) -> Stored:
@@ -69,7 +70,7 @@ def make_app(service: Service) -> FastAPI:
     @app.post("/v1/step")
     async def step(request: StepRequest) -> Action:
         """Tell what happened, and ask for the next action."""
-        return service.step(request)
+        return service.step(request, await _advice(service, request))
 
     @app.post("/v1/person")
     async def person(request: PersonRequest) -> dict[str, bool]:
@@ -98,7 +99,7 @@ def make_app(service: Service) -> FastAPI:
         await socket.accept(_chosen(socket))
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             while True:
-                await socket.send_text(_answer(service, await socket.receive_text()))
+                await socket.send_text(await _answer(service, await socket.receive_text()))
 
     @app.websocket("/v1/live")
     async def live(socket: WebSocket) -> None:
@@ -108,7 +109,7 @@ def make_app(service: Service) -> FastAPI:
         try:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError):
                 while True:
-                    await socket.send_text(_answer(service, await socket.receive_text(), {"person"}))
+                    await socket.send_text(await _answer(service, await socket.receive_text(), {"person"}))
         finally:
             showing.cancel()
 
@@ -147,9 +148,14 @@ async def _show(service: Service, socket: WebSocket) -> None:
             await asyncio.sleep(_LIVE)
 
 
-def _answer(service: Service, text: str, kinds: set[str] | None = None) -> str:
+async def _advice(service: Service, request: ActRequest | StepRequest) -> Weights | None:
+    """Asked in a thread: nobody else waits for an advisor."""
+    return None if service.agent.advice is None else await asyncio.to_thread(service.advice, request)
+
+
+async def _answer(service: Service, text: str, kinds: set[str] | None = None) -> str:
     """The answer to a message of a WebSocket."""
-    works: dict[str, tuple[type[BaseModel], Callable[[Any], Any]]] = {
+    works: dict[str, tuple[type[BaseModel], Callable[..., Any]]] = {
         "episodes": (EpisodeRequest, service.begin),
         "act": (ActRequest, service.act),
         "observe": (ObserveRequest, service.observe),
@@ -163,7 +169,11 @@ def _answer(service: Service, text: str, kinds: set[str] | None = None) -> str:
             known = ", ".join(sorted(kinds or works))
             raise Refused(422, "type", f"type is {kind!r:.80}: messages are objects with one of {known}")
         model, work = works[kind]
-        answer = work(model.model_validate(message))
+        request = model.model_validate(message)
+        if isinstance(request, ActRequest | StepRequest):
+            answer = work(request, await _advice(service, request))
+        else:
+            answer = work(request)
         return "{}" if answer is None else str(answer.model_dump_json())
     except Refused as error:
         return json.dumps({**_error(error.field, error.message), "status_code": error.status})

@@ -112,7 +112,7 @@ class Action(Begun):
     :param name: of the action
     :param status: ``policy``, ``person`` or ``fallback`` says whose action it is; ``ask``: wait for a person, and
         ask again; ``paused``, ``stopped``: stand still; ``ended``: begin the next episode
-    :param probabilities: of the policy
+    :param probabilities: of the policy, with the advice that there is
     :param uncertainty: from 0 to 1, among the states of the last hour
     :param policy_version: epochs that were learned
     :param stored: number of the transition in the journal, after ``step``

@@ -25,6 +25,7 @@ from bdpi.storage.reading import Damaged, read_bytes
 _MAY_CHANGE = {
     *("name", "safety", "safe_action", "limits", "durable"),
     *("ask_above", "ask_seconds", "ask_fallback", "success_reward", "failure_reward"),
+    *("advisors", "advice_steps"),
 }
 _FILES = [
     *("task.json", "agent.zip", "token"),
@@ -66,6 +67,7 @@ def _opened(task: RobotTask, path: Path) -> Iterator[Service]:
                 settings = {**task.hyperparameters, **given}
                 parts: dict[str, Any] = {"agent": task.agent, "seed": task.seed, "policy_kwargs": task.policy_kwargs}
                 agent = build_agent(BaseConfig(environment="", hyperparameters=settings, **parts), robot)
+            agent.advise(task.advisors, task.advice_steps)
             service = Service(task, agent, sessions, journal_path)
             agent.start_learning()
         except ValueError as error:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bdpi.agents import Ensemble
+from bdpi.agents.advice import Weights
 from bdpi.agents.journal import JournalError, Transition
 from bdpi.agents.robots import Robot
 from bdpi.serve.person import Person
@@ -99,13 +100,23 @@ class Service:
 
         return self._once(session, request, Begun, work)
 
-    def act(self, request: ActRequest) -> Action:
+    def advice(self, request: ActRequest | StepRequest) -> Weights | None:
+        """What advisors say of where the robot will act; this may take a while, and another thread may call it."""
+        advice, session, numbers = self.agent.advice, self.sessions.get(request.robot), _acts_in(request)
+        is_next = request.seq == 1 + (0 if session is None else session.seq)  # else it is refused, or answered again
+        if advice is None or not is_next or len(numbers) != len(self.task.observations):
+            return None
+        with np.errstate(over="ignore"):
+            observation = np.array(numbers, np.float32)
+        return advice([observation], self.agent.num_timesteps) if np.isfinite(observation).all() else None
+
+    def act(self, request: ActRequest, advice: Weights | None = None) -> Action:
         session = self._session(request.robot)
 
         def work() -> tuple[Action, None, Any, Any]:
             observation = self._observation(session, "observation", request.observation)
             mask = self._mask(session, "mask", request.mask, observation)
-            return self._decide(session, request.seq, observation, mask), None, observation, mask
+            return self._decide(session, request.seq, observation, mask, advice), None, observation, mask
 
         return self._once(session, request, Action, work)
 
@@ -119,7 +130,7 @@ class Service:
 
         return self._once(session, request, Stored, work)
 
-    def step(self, request: StepRequest) -> Action:
+    def step(self, request: StepRequest, advice: Weights | None = None) -> Action:
         session = self._session(request.robot)
 
         def work() -> tuple[Action, Transition, Any, Any]:
@@ -127,7 +138,7 @@ class Service:
             if step.terminated or step.truncated:
                 answer = self._answer(request.seq, "ended", None)
                 return answer.model_copy(update={"stored": stored}), step, None, None
-            answer = self._decide(session, request.seq, step.next_observation, step.next_mask)
+            answer = self._decide(session, request.seq, step.next_observation, step.next_mask, advice)
             return answer.model_copy(update={"stored": stored}), step, step.next_observation, step.next_mask
 
         return self._once(session, request, Action, work)
@@ -245,11 +256,12 @@ class Service:
 
     # -- acting -------------------------------------------------------------------------------------------------
 
-    def _decide(self, session: _Session, seq: int, observation: Any, mask: Any) -> Action:
+    def _decide(self, session: _Session, seq: int, observation: Any, mask: Any, advice: Weights | None) -> Action:
         """Whose action is taken, and which."""
         person, robot = session.person, session.robot
         probabilities = robot.probabilities(observation, mask)
         uncertainty = self.uncertainty(robot.seen(observation)[0], probabilities)
+        probabilities = robot.advised(probabilities, advice)
         held, safe = person.action, self.task.number_of(self.task.safe_action)
         status, action = "policy", safe
         if self.stopped:
@@ -337,6 +349,13 @@ class Service:
         ]
         curves = {name: [each[column] for each in self.steps] for column, name in enumerate(_CURVES, 1)}
         return {**totals, "robots": robots, "curves": {"returns": list(self.returns), **curves}}
+
+
+def _acts_in(request: ActRequest | StepRequest) -> list[float]:
+    """The observation that an action is asked for; none where an episode ends."""
+    if isinstance(request, ActRequest):
+        return request.observation
+    return [] if request.terminated or request.truncated else request.next_observation
 
 
 _CURVES = ("rewards", "entropy", "disagreement")

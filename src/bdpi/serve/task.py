@@ -12,6 +12,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 from typing_extensions import Self
 
+from bdpi.agents.advice import check_url
 from bdpi.agents.schema import PATHS
 from bdpi.runs.config import Printable
 from bdpi.runs.errors import RunError, one_line
@@ -20,7 +21,7 @@ from bdpi.studies.settings import check_settings
 from bdpi.studies.tables import read_yaml
 
 LARGEST = 256 << 10  # bytes of a task file
-_OWN = ("seed", "asynchronous", *PATHS)
+_OWN = ("seed", "asynchronous", "advisors", "advice_steps", *PATHS)
 Label = Annotated[Printable, Field(min_length=1, max_length=100)]
 
 
@@ -95,6 +96,8 @@ class RobotTask(BaseModel):
     :param ask_above: uncertainty, from 0 to 1, above which a person is asked; None: never
     :param ask_seconds: for so long
     :param ask_fallback: name of the action that is taken then; None: the policy's
+    :param advisors: URLs that say how probable each action should be, see :mod:`bdpi.agents.advice`
+    :param advice_steps: after so many transitions, advice has faded; None: it does not
     :param success_reward: added when a person marks an episode as a success
     :param failure_reward: added when a person marks it as a failure
     :param durable: wait for the disk at each transition, so that a power failure loses none
@@ -114,6 +117,8 @@ class RobotTask(BaseModel):
     ask_above: float | None = Field(None, ge=0, le=1)
     ask_seconds: float = Field(10.0, gt=0, le=3600)
     ask_fallback: Label | None = None
+    advisors: list[Printable] = Field([], max_length=16)
+    advice_steps: int | None = Field(None, ge=1, lt=2**62)
     success_reward: FiniteFloat = 1.0
     failure_reward: FiniteFloat = -1.0
     durable: bool = False
@@ -133,6 +138,8 @@ class RobotTask(BaseModel):
         unseen = next((rule.when for rule in self.safety if rule.when not in seen), None)
         if unseen is not None:
             raise ValueError(f"{unseen!r} is none of the observations, {', '.join(seen)}")
+        for url in self.advisors:
+            check_url(url)
         own = next((name for name in _OWN if name in self.hyperparameters), None)
         if own is not None:
             raise ValueError(f"hyperparameters has {own!r}, which the task or the server decides: leave it out")
@@ -171,8 +178,12 @@ def complaint(error: ValidationError) -> tuple[str, str]:
     return field, f"{field}{value}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def read_task(path: Path) -> RobotTask:
-    """:raises RunError: for a file that cannot be read, or makes no sense"""
+def read_task(path: Path, trust: bool = False) -> RobotTask:
+    """The task that a file describes.
+
+    :param trust: the user trusts the file, and has the server ask the advisors that it names
+    :raises RunError: for a file that cannot be read, makes no sense, or needs trust
+    """
     try:
         content = read_yaml(read_bytes(path, LARGEST).decode(), str(path))
     except OSError as error:
@@ -190,6 +201,11 @@ def read_task(path: Path) -> RobotTask:
         if any(isinstance(each["input"], bool) and each["type"] == "string_type" for each in error.errors()):
             hint = ' (YAML takes on, off, yes and no for truth values: write "on")'
         raise RunError(f"{path}: {one_line(complaint(error)[1])}{hint}") from None
+    if task.advisors and not trust:
+        raise RunError(
+            f"{path} names the advisor {task.advisors[0]}, which would be told all observations: if you know it and "
+            "trust the file, give --trust"
+        )
     settings = {**task.hyperparameters, **task.policy_kwargs}
     check_settings(task.agent, {name: [value] for name, value in settings.items()}, str(path))
     return task
