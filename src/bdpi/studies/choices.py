@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 Value = int | float | str | None
 
 #: BDPI's relatives have the same hyper-parameters.
-_LIKE_BDPI = ("bdpi", "abcdqn", "abcdqn-paper", "actor-mimic", "actor-mimic-paper", "bootstrapped-dqn", "tabular-bdpi")
+_LIKE_BDPI: tuple[str, ...] = ("bdpi", "abcdqn", "actor-mimic", "bootstrapped-dqn", "tabular-bdpi")
+    "bdpi",
+    "abcdqn",
+    "abcdqn-paper",
+    "actor-mimic",
+    "actor-mimic-paper",
+    "bootstrapped-dqn",
+    "tabular-bdpi",
+)
+_LIKE_BDPI += ("abcdqn-paper", "actor-mimic-paper", "bdpi-code", "abcdqn-code", "actor-mimic-code", "bootstrapped-dqn-code")
 _OF_NETWORKS = ("learning_rate", "net_arch", "fit_steps")  # without effect on tables
 
 
