@@ -58,6 +58,15 @@ def episodes(folder: Path) -> dict[object, object]:
     return {(run.place.row, run.place.series, run.place.seed): run.returns.tolist() for run in runs}
 
 
+def test_wrappers_that_a_study_names_are_imported_only_with_trust(folder: Path) -> None:
+    (folder / "around.yaml").write_text(
+        "environments: {lake: {id: FrozenLake-v1, wrappers: ['evil:Wrapper']}}\nrows: {r: {PPO: {agent: ppo}}}\n"
+    )
+    (folder / "evil.py").write_text("from pathlib import Path\nPath('it ran').touch()\n")
+    assert "--trust" in bdpi("study", "around.yaml", folder=folder, check=False).output
+    assert not (folder / "it ran").exists()
+
+
 def test_the_list_of_studies(tmp_path: Path) -> None:
     lines = bdpi("study", "list", folder=tmp_path).stdout.splitlines()
     assert any(line.startswith("figure2") and "table, lunarlander, frozenlake, hallway" in line for line in lines)

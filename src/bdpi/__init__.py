@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bdpi.agents import (
         ABCDQN,
         BDPI,
+        CODE,
         PAPER,
         ActorMimic,
         BootstrappedDQN,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ABCDQN",
     "BDPI",
+    "CODE",
     "PAPER",
     "ActorMimic",
     "BootstrappedDQN",

@@ -6,6 +6,7 @@ and those for many, which run on a GPU where there is one and are emulated elsew
 """
 
 import copy
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bdpi.learner import Hyperparameters, LearnerState, native, nvrtc
-from bdpi.learner.fused import is_suitable
+from bdpi.learner.fused import FusedNetworks, is_suitable
+from bdpi.learner.joint import JointLearner
 from bdpi.learner.rules import ClippedDouble, Conservative, Imitation
+from bdpi.learner.stack import Stacks
 from bdpi.learner.tabular import TabularLearner
 from worlds import assert_same_state, make_learner, random_batches, random_state, random_transitions
 
@@ -194,6 +197,43 @@ def test_terminal_transitions_do_not_look_ahead_and_others_do(kind, one_hot):
     np.testing.assert_array_equal(parameters_after(0.0, 5), parameters_after(0.0, 6))
     assert not np.array_equal(parameters_after(0.99, 5), parameters_after(0.99, 6))
     assert not np.array_equal(parameters_after(0.99, 5), parameters_after(0.5, 5))
+
+
+REPEATED = [
+    *(pytest.param(kind, one_hot, 1, marks=MARKS[kind]) for kind in ("torch", "native") for one_hot in (False, True)),
+    *(pytest.param("fused", one_hot, runs) for one_hot in (False, True) for runs in (1, 2)),
+    pytest.param("whole", False, 2),
+]
+
+
+@pytest.mark.parametrize(("kind", "one_hot", "runs"), REPEATED)
+def test_a_critic_that_is_drawn_several_times_learns_from_a_batch_each_time(kind, one_hot, runs):
+    """Learners that train the critics of an epoch side by side have to take those that are there twice in turns.
+
+    :param runs: of several, kernels train all at once, of which each has repeated critics of its own
+    """
+    sizes = [6, hidden_units(kind), 3]
+    hyper = Hyperparameters(critic_iterations=3, fit_steps=3, actor_rule=Conservative(0.2), repeats=True)
+    transitions, batches = random_transitions(6, 3, one_hot), random_batches(4, 5, 40)[0]
+    orders = [np.array([2, 0, 2, 3, 2]), np.array([1, 1, 0, 1, 0])]
+    states = [random_state(sizes, sizes, 4, seed) for seed in range(runs)]
+    networks = [make_learner("reference", state, sizes, sizes, one_hot=one_hot) for state in states]
+    expected = [each.epoch(transitions, batches, order, hyper) for each, order in zip(networks, orders, strict=False)]
+    if runs == 1:
+        learners = [make_learner(kind, states[0], sizes, sizes, one_hot=one_hot)]
+        found = [learners[0].epoch(transitions, batches, orders[0], hyper)]
+    else:
+        n = 128 if kind == "whole" else 2  # kernels are chosen by how many there could be
+        stacks = Stacks(runs, "cuda" if nvrtc.is_available() else "cpu", n)
+        of_stack = FusedNetworks(tuple(sizes), tuple(sizes), one_hot, relu=False)
+        learners = [JointLearner(stacks, of_stack, copy.deepcopy(state.to_dict())) for state in states]
+        asked = zip(learners, orders, strict=True)
+        rows = [each.ask(transitions, batches, order, hyper) for each, order in asked]
+        rows[0].stack.finish(rows[0].stack.start([row.row for row in rows]))
+        found = [each.answer() for each in learners]
+    for learner, reference, measured, wanted in zip(learners, networks, found, expected, strict=True):
+        assert_same_state(reference, learner, 1e-4)
+        np.testing.assert_allclose(astuple(measured), astuple(wanted), rtol=1e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize(("kind", "one_hot"), INPUTS)

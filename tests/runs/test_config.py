@@ -32,6 +32,7 @@ def test_only_what_is_known_of_a_run_is_written() -> None:
     status = RunStatus(status="running", result=None, study=Place("s", "r", "CartPole-v1", "BDPI", 0))
     known = RunRecord(RunConfig(environment="CartPole-v1"), status).as_dict()
     unused = {"env_kwargs", "wrappers", "n_envs", "eval_every", "eval_episodes", "film_every"}
+    unused |= {"remember_tests"}
     assert set(known) == {"schema_version", *RunConfig.model_fields, "status", "result", "study"} - unused
     several = RunConfig(environment="CartPole-v1", n_envs=2, env_kwargs={"gain": (1, 2)})
     used = RunRecord(several, status).as_dict()

@@ -58,6 +58,7 @@ PLANS = {
     **{agent: plan_of(agent=agent) for agent in AGENTS},
     "continuous actions": plan_of("Pendulum-v1", episodes=2, action_bits=2),
     "noise": plan_of(agent="abcdqn", off_policy_noise=0.2),
+    "remembered tests": plan_of(off_policy_noise=0.2, remember_tests=True),
     "Box2D": plan_of("LunarLander-v3", episodes=4, policy_kwargs={"net_arch": [8]}),
     "a stack of frames": plan_of("odd_worlds:Stacked-v0", episodes=24),
     "frames of the agent": plan_of("CartPole-v1", agent="abcdqn", hyperparameters={**SMALL, "n_stack": 3}),
@@ -66,7 +67,7 @@ PLANS = {
 }
 
 
-SMALLER = ("bdpi", "abcdqn", "noise", "continuous actions", "frames of the agent")
+SMALLER = ("bdpi", "abcdqn", "remembered tests", "continuous actions", "frames of the agent")
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,19 @@ def test_a_clone_has_its_commit_and_says_when_it_was_changed(package: Path) -> N
     assert origin()["commit"] == f"{short}-dirty"
 
 
+def test_files_without_a_repository_are_of_the_commit_that_a_variable_names(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given, recorded in (("0123abc", "0123abc"), ("0123abc-dirty", "0123abc-dirty"), ("main", None)):
+        monkeypatch.setenv("BDPI_COMMIT", given)
+        versions._commit.cache_clear()
+        assert origin().get("commit") == recorded
+    git(package, "init", "-q")
+    monkeypatch.setenv("BDPI_COMMIT", "0123abc")
+    versions._commit.cache_clear()
+    assert "commit" not in origin()  # a repository speaks for itself; this one has no commit yet
+
+
 def test_a_repository_that_git_cannot_read_has_none(package: Path) -> None:
     (package / ".git").write_text("nothing")
     assert "commit" not in origin()

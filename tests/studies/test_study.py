@@ -7,9 +7,10 @@ import pytest
 
 from bdpi.agents import AGENTS, PAPER_AGENTS
 from bdpi.baselines.paper import PEERS
+from bdpi.report.paper import paper_environment
 from bdpi.runs.build import PEER_NAMES
 from bdpi.runs.errors import RunError
-from bdpi.studies import load_study, study_names
+from bdpi.studies import load_protocol, load_study, study_names
 from bdpi.studies.study import parse_study
 
 TABLE: dict[str, Any] = {
@@ -41,14 +42,47 @@ def test_every_study_of_the_package_can_be_read_and_names_agents_that_exist(tmp_
 def test_the_papers_figure_is_complete(tmp_path: Path) -> None:
     study = load_study("figure2")
     places = [place for place, _ in study.folders(tmp_path)]
-    assert len(places) == 8 * 4 * (6 + 6 + 2)
-    assert len(study.jobs(tmp_path)) == 8 * 4 * (6 + 5 + 1)  # 16x16 and BDPI without noise are the same runs
+    assert len(places) == 8 * 5 * (6 + 6 + 2)
+    assert len(study.jobs(tmp_path)) == 8 * 5 * (6 + 5 + 1)  # 16x16 and BDPI without noise are the same runs
     noisy = {j.config.environment: j.config.off_policy_noise for j in study.jobs(tmp_path) if j.place.row == "noise"}
     assert noisy["TableLong-v0"] == 0.05
     assert set(noisy.values()) == {0.05, 0.2}
     settings = {j.place.series: j.config.hyperparameters for j in study.jobs(tmp_path) if j.place.row == "critics"}
     critics = {name: (each.get("n_critics", 16), each.get("critics_per_step")) for name, each in settings.items()}
     assert critics == {"8x8": (8, None), "16x8": (16, 8), "1x1": (1, None), "32x16": (32, 16), "32x32": (32, None)}
+
+
+def test_protocol_code_has_the_curves_of_the_text_and_the_settings_of_the_code(tmp_path: Path) -> None:
+    for name in ("figure2", "pendulum"):
+        text, code = (load_protocol(name, protocol) for protocol in ("text", "code"))
+        curves = [
+            {(each.row, paper_environment(each.environment), each.name) for each in study.series} - {None}
+            for study in (text, code)
+        ]
+        assert {curve for curve in curves[0] if curve[1]} == curves[1]
+        assert load_protocol(f"{name}-code", "code") == code
+        for job in code.jobs(tmp_path):
+            config, agent = job.config, job.config.agent
+            assert config.wrappers[0] == "bdpi.envs.wrappers:EndAtTimeLimit"
+            assert agent.endswith("-code") or agent in PEERS
+            assert config.remember_tests == (config.off_policy_noise is not None)
+            if "Hallway" in config.environment and agent not in PEERS:
+                rates = [config.hyperparameters.get(name) for name in ("learning_rate", "actor_learning_rate")]
+                assert rates in ([1e-5, 1e-6], [1e-5, None])
+                assert config.policy_kwargs == {"normalize_images": False, "last_filters": 32}
+    with pytest.raises(RunError, match=r"robustness has no protocol 'code': figure2, pendulum has"):
+        load_protocol("robustness", "code")
+
+
+def test_environments_have_arguments_and_wrappers_and_series_have_more_around_them(tmp_path: Path) -> None:
+    table = {
+        "environments": {
+            "lake": {"id": "FrozenLake-v1", "env_kwargs": {"is_slippery": False}, "wrappers": ["a:Inner"]}
+        },
+        "rows": {"r": {"s": {"agent": "ppo", "wrappers": ["a:Outer"], "env_kwargs": {"map_name": "8x8"}}}},
+    }
+    config = parse_study("mine", table).jobs(tmp_path)[0].config
+    assert (config.wrappers, config.env_kwargs) == (["a:Inner", "a:Outer"], {"is_slippery": False, "map_name": "8x8"})
 
 
 def test_a_table_becomes_jobs(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from bdpi.agents.ensemble import Ensemble
 from bdpi.agents.evaluation import evaluate_policy
 from bdpi.agents.health import Finding, HealthWarning
 from bdpi.agents.logs import configure_logger
-from bdpi.agents.paper import PAPER, PAPER_AGENTS
+from bdpi.agents.paper import CODE, PAPER, PAPER_AGENTS
 from bdpi.agents.population import Population
 from bdpi.agents.tabular_bdpi import TabularBDPI
 
@@ -25,6 +25,7 @@ __all__ = [
     "ABCDQN",
     "AGENTS",
     "BDPI",
+    "CODE",
     "PAPER",
     "PAPER_AGENTS",
     "ActorMimic",

@@ -134,6 +134,8 @@ def _is_usual(name: str, value: Any) -> bool:
         return str(value.__module__).startswith("bdpi.")
     if name == "n_stack":
         return bool(value == 1)
+    if name == "repeat_critics":
+        return value is False
     return name in {"hindsight", "_frames", *UNLESS_GIVEN} - _OF_ALL_FILES and value in (None, {})
 
 

@@ -77,6 +77,8 @@ class Settings(CommonSettings, total=False):
     :param replay_buffer_kwargs: its arguments, for instance ``n_sampled_goal``
     :param n_critics: N_c. More critics make learning smoother and exploration more careful, and cost time.
     :param critics_per_step: how many of the critics an epoch trains, picked at random; all if None
+    :param repeat_critics: draw the critics of an epoch with replacement, as the code of the paper does: an epoch trains
+        some of them several times, on a batch each time, and others not at all
     :param critic_iterations: N_t, training iterations per critic and epoch. More extract more from a batch.
     :param fit_steps: Adam steps per fit of a network; 20 if None (1 where there are pictures)
     :param critic_step_size: alpha, how far Q-values move towards their new estimate in one iteration. Lower values
@@ -122,6 +124,7 @@ class Settings(CommonSettings, total=False):
     """
 
     critics_per_step: int | None
+    repeat_critics: bool
     critic_iterations: int
     critic_step_size: float
     observation_size: float | None
@@ -144,6 +147,7 @@ DEFAULTS: Settings = {
     "replay_buffer_kwargs": None,
     "n_critics": 16,
     "critics_per_step": None,
+    "repeat_critics": False,
     "critic_iterations": 4,
     "fit_steps": None,
     "critic_step_size": 0.2,
@@ -171,9 +175,9 @@ DEFAULTS: Settings = {
 OF_SB3 = {"buffer_size", "batch_size", "gamma", "train_freq", "gradient_steps", "policy_kwargs", "stats_window_size"}
 OF_SB3 |= {"tensorboard_log", "verbose", "seed", "device", "learning_starts", "n_steps"}
 OF_SB3 |= {"replay_buffer_class", "replay_buffer_kwargs", "optimize_memory_usage"}
-#: Arguments that are for users of SB3's DQN, and change nothing by default: files and runs say only what was given.
+#: Arguments that change nothing by default, most for users of SB3's DQN: files and runs say only what was given.
 UNLESS_GIVEN = {"learning_starts", "n_steps", "n_stack", "optimize_memory_usage", "max_grad_norm"}
-UNLESS_GIVEN |= {"replay_buffer_class", "replay_buffer_kwargs", "advice_steps"}
+UNLESS_GIVEN |= {"replay_buffer_class", "replay_buffer_kwargs", "advice_steps", "repeat_critics"}
 _NO_TARGETS = "there are no target networks, because the two networks of each critic judge each other"
 _NO_RANDOM_ACTIONS = "no actions are random: the actor, or a critic of many, decides how much is tried out"
 #: Arguments of SB3's DQN that mean nothing here, and why.

@@ -93,6 +93,7 @@ def check_settings(agent: Ensemble) -> None:
     check_number("gamma", agent.gamma, 0, 1, low_included=True)
     if agent.critics_per_step is not None:
         check_integer("critics_per_step", agent.critics_per_step, 1, agent.n_critics)
+    check_truth("repeat_critics", agent.repeat_critics)
     check_number("critic_step_size", agent.critic_step_size, 0, 1)
     for name in ("observation_size", "return_size"):
         if (value := getattr(agent, name)) is not None:

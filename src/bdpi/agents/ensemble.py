@@ -139,6 +139,7 @@ class Ensemble(OffPolicyAlgorithm):
     n_critics: int
     n_stack: int
     critics_per_step: int | None
+    repeat_critics: bool
     critic_iterations: int
     fit_steps: int | None
     critic_step_size: float
@@ -607,6 +608,7 @@ class Ensemble(OffPolicyAlgorithm):
             learning_rate=learning_rate,
             actor_learning_rate=actor_learning_rate,
             actor_rule=self.actor_rule(),
+            repeats=self.repeat_critics,
         )
 
     def train(self, gradient_steps: int, batch_size: int) -> None:
@@ -676,7 +678,10 @@ class Ensemble(OffPolicyAlgorithm):
     def _epoch(self, hyperparameters: Hyperparameters, batch_size: int) -> Epochs:
         generator, learner, memory = self._generator, self.agent_learner, self.replay_buffer
         n_trained = self.critics_per_step or self.n_critics
-        critics = generator.permutation(self.n_critics)[:n_trained]
+        if self.repeat_critics:
+            critics = generator.integers(self.n_critics, size=n_trained)
+        else:
+            critics = generator.permutation(self.n_critics)[:n_trained]
         drawn = memory.batches(generator, (n_trained, batch_size), self.demonstration_share, self.env)
         transitions, batches = learner.prepare(*drawn, self._vec_normalize_env)
         diagnose = self._n_updates % DIAGNOSTICS_EVERY == 0

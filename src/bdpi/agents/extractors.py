@@ -14,6 +14,7 @@ from torch import Tensor, nn
 FOR_NATURE, SMALLEST = 36, 5
 #: Still smaller pictures of whole numbers are maps: MiniGrid's hold kinds of things, at most 10, and not light.
 MAP_SIDE, MAP_VALUES = 16, 10
+_MOST_FILTERS = 1024
 
 
 def _is_grid(space: spaces.Space[Any]) -> bool:
@@ -52,14 +53,21 @@ class Convolutions(NatureCNN):
     Pictures of less than 36 pixels in a direction, and bool ones of any size, have two convolutions of 3 by 3 pixels
     instead, with 16 and 32 channels, which skip every other pixel from 16 pixels on.
 
+    :param last_filters: channels of the last of the DeepMind convolutions; the code of the paper has 32
     :param largest: value that small pictures of whole numbers hold; None: 10 below 16 pixels, where they are maps such
         as MiniGrid's, else 255
     """
 
     def __init__(
-        self, observation_space: spaces.Box, normalized_image: bool = False, largest: float | None = None
+        self,
+        observation_space: spaces.Box,
+        normalized_image: bool = False,
+        largest: float | None = None,
+        last_filters: int = 64,
     ) -> None:
         _check_pictures(observation_space, normalized_image)
+        if not 1 <= last_filters <= _MOST_FILTERS:
+            raise ValueError(f"last_filters must be from 1 to {_MOST_FILTERS}, got {last_filters!r}")
         self.channels_last, self.gain = False, 1.0
         if is_small(observation_space) or _is_grid(observation_space):
             self._make_small(observation_space, normalized_image, largest)
@@ -68,6 +76,10 @@ class Convolutions(NatureCNN):
         first = self.linear[0]
         assert isinstance(first, nn.Linear)
         self._features_dim = first.in_features
+        last = self.cnn[4]
+        if last_filters != last.out_channels:  # type: ignore[comparison-overlap]
+            self._features_dim = first.in_features // last.out_channels * last_filters  # type: ignore[operator, assignment]
+            self.cnn[4] = nn.Conv2d(64, last_filters, 3)
         self.linear = nn.Identity()  # type: ignore[assignment]
 
     def _make_small(self, space: spaces.Box, normalized_image: bool, largest: float | None) -> None:

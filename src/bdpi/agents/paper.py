@@ -1,4 +1,5 @@
-"""The paper's one configuration, exact to the bit, whatever the defaults of the agents are."""
+"""The paper's one configuration, exact to the bit, whatever the defaults of the agents are; as its text says it, and as
+the code that its authors published has it."""
 
 from __future__ import annotations
 
@@ -25,9 +26,18 @@ _ACTOR: dict[str, Any] = {"actor_learning_rate": None, "persistence": 1.0}
 #: of BDPI: ``BDPI("MlpPolicy", env, **bdpi.PAPER)``
 PAPER: dict[str, Any] = {**PAPER_CRITICS, **_ACTOR, "trust_region": 0.05}
 
+_CODE_CRITICS: dict[str, Any] = {**PAPER_CRITICS, "gamma": 0.999, "repeat_critics": True}
+_CODE_ACTOR: dict[str, Any] = {**_ACTOR, "actor_learning_rate": 1e-5}
+#: of BDPI, as the code has it: ``BDPI("MlpPolicy", env, **bdpi.CODE)``
+CODE: dict[str, Any] = {**_CODE_CRITICS, **_CODE_ACTOR, "trust_region": 0.05}
+
 #: Names on the command line of agents with the paper's configuration: which agent it is, and its settings.
 PAPER_AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bdpi-paper": ("bdpi", PAPER),
     "abcdqn-paper": ("abcdqn", PAPER_CRITICS),
     "actor-mimic-paper": ("actor-mimic", {**PAPER_CRITICS, **_ACTOR, "temperature": 0.0}),
+    "bdpi-code": ("bdpi", CODE),
+    "abcdqn-code": ("abcdqn", _CODE_CRITICS),
+    "actor-mimic-code": ("actor-mimic", {**_CODE_CRITICS, **_CODE_ACTOR, "temperature": 0.0}),
+    "bootstrapped-dqn-code": ("bootstrapped-dqn", {"gamma": 0.999, "repeat_critics": True, "critic_step_size": 0.2}),
 }

@@ -20,6 +20,11 @@ class _ExecutorName(str, Enum):
     population = "population"
 
 
+class _Protocol(str, Enum):
+    text = "text"
+    code = "code"
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to ``bdpi``."""
     app.command()(study)
@@ -42,6 +47,9 @@ def study(
         list[str] | None,
         typer.Option(metavar="SERIES", help="Only this series; may be repeated.", show_default=False),
     ] = None,
+    protocol: Annotated[
+        _Protocol, typer.Option(help="A study of the paper by its text, or as the code that its authors published.")
+    ] = _Protocol.text,
     seeds: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs of each series.")] = None,
     first_seed: Annotated[int, typer.Option(metavar="K", min=0, help="Seed of the first run of each series.")] = 0,
     configs: Annotated[
@@ -90,6 +98,8 @@ def study(
 
     $ bdpi study figure2 --env table --first-seed 100 --seeds 8
 
+    $ bdpi study figure2 --protocol code --env table
+
     $ bdpi study robustness --configs 50 --episodes 200 --env CartPole-v1
 
     $ bdpi study my_study.yaml --executor ray --ray-address auto
@@ -97,7 +107,7 @@ def study(
     $ bdpi report runs/figure2
     """
     from bdpi.runs.errors import RunError, one_line
-    from bdpi.studies import load_study, study_names
+    from bdpi.studies import load_protocol, load_study, study_names
 
     if name == "list":
         for known, title in study_names().items():
@@ -122,9 +132,9 @@ def study(
     from bdpi.runs.logs import services_of
     from bdpi.runs.results import write_index
     from bdpi.runs.signals import Stop
-    from bdpi.runs.trust import check_module
+    from bdpi.runs.trust import check_around, check_module
 
-    part = load_study(name).smaller(
+    part = load_protocol(name, protocol.value).smaller(
         environments=tuple(environment or ()),
         rows=tuple(row or ()),
         only=tuple(only or ()),
@@ -139,8 +149,10 @@ def study(
     services = tuple(services_of(log))
     jobs = [replace(job, command=command, log=services) for job in part.jobs(root)]
     for job in jobs:
+        is_trusted = trust or name.endswith(".py")
         if job.config.environment not in (environment or ()):  # the file names it, not the command line
-            check_module(job.config.environment, name, trust or name.endswith(".py"))
+            check_module(job.config.environment, name, is_trusted)
+        check_around(job.config, name, is_trusted)
     check_jobs(jobs)
     stop = Stop()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes

@@ -99,6 +99,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
     - `heading_tolerance=0.3`: how many radians the heading may be off; π accepts any heading.
     - `speed=0.005`: distance of one step forward. Larger needs fewer steps to the goal, and to the edge.
     - `turn_rate=0.1`: radians of one turn.
+    - `positive_heading=False`: headings are observed from 0 to 2π instead of from -π to π, as in the published code.
     - `render_mode=None`: `"rgb_array"` for pictures of 400 by 400 pixels, `"human"` for a window.
 
     ```python
@@ -121,6 +122,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
         heading_tolerance: float = 0.3,
         speed: float = 0.005,
         turn_rate: float = 0.1,
+        positive_heading: bool = False,
         render_mode: str | None = None,
     ) -> None:
         self.start = _pose("start", start)
@@ -129,6 +131,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
         self.heading_tolerance = _number("heading_tolerance", heading_tolerance)
         self.speed = _number("speed", speed, positive=True)
         self.turn_rate = _number("turn_rate", turn_rate, positive=True)
+        self.positive_heading = bool(positive_heading)
         if self._docked(self.start):
             raise ValueError(
                 f"start={tuple(self.start)} is already docked at goal={tuple(self.goal)}, there would be nothing to "
@@ -142,7 +145,9 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
 
         self.action_space = cast("spaces.Space[np.int64]", spaces.Discrete(3))
         self.observation_space = spaces.Box(
-            np.array([0, 0, -math.pi], np.float32), np.array([1, 1, math.pi], np.float32), dtype=np.float32
+            np.array([0, 0, 0 if positive_heading else -math.pi], np.float32),
+            np.array([1, 1, math.tau if positive_heading else math.pi], np.float32),
+            dtype=np.float32,
         )
 
         self._pose: Pose | None = None  # None until the first reset
@@ -160,7 +165,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
         self._trace = [self.start]
         if self.render_mode == "human":
             self.render()
-        return _observation(self._pose), {}
+        return self._observation(), {}
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Move or turn once. Truncation is left to the time limit that the registered ids carry."""
@@ -182,7 +187,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
 
         if self.render_mode == "human":
             self.render()
-        return _observation(self._pose), reward, self._ended, False, {"is_success": docked}
+        return self._observation(), reward, self._ended, False, {"is_success": docked}
 
     def render(self) -> NDArray[np.uint8] | None:
         """Draw the table, the station, the robot and its trace: the picture, or None when it went to the window."""
@@ -218,6 +223,13 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
             self._window.close()
             self._window = None
 
+    def _observation(self) -> NDArray[np.float32]:
+        assert self._pose is not None
+        x, y, heading = self._pose
+        if self.positive_heading and heading < 0:
+            heading += math.tau
+        return np.array([min(max(x, 0.0), 1.0), min(max(y, 0.0), 1.0), heading], np.float32)
+
     def _moved(self, pose: Pose, action: int) -> Pose:
         if action == FORWARD:
             return pose._replace(
@@ -233,10 +245,6 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
             and abs(pose.y - self.goal.y) <= position
             and abs(_wrapped(pose.heading - self.goal.heading)) <= self.heading_tolerance + ROUNDING
         )
-
-
-def _observation(pose: Pose) -> NDArray[np.float32]:
-    return np.array([min(max(pose.x, 0.0), 1.0), min(max(pose.y, 0.0), 1.0), pose.heading], np.float32)
 
 
 def _wrapped(angle: float) -> float:

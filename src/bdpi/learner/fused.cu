@@ -13,7 +13,7 @@
 // Sizes are macros: I inputs, H hidden units, A actions, N samples per batch; GROUP programs per network, each with
 // UNITS hidden units and WARPS warps, OCCUPANCY of them at a time on a multiprocessor; ITERATIONS and FIT as in
 // Hyperparameters; CRITIC_RULE and ACTOR_RULE, functions of rules.hpp or, where they come from outside the package, of
-// outside.hpp, which is empty otherwise; flags: WHOLE, ONE_HOT, RELU, MASKED, CROSS_ENTROPY. Further, in comments: R runs in
+// outside.hpp, which is empty otherwise; flags: WHOLE, ONE_HOT, RELU, MASKED, CROSS_ENTROPY, REPEATS. Further, in comments: R runs in
 // memory, S of them take part in an epoch (`members`), C critics, K of them trained, M places in a replay memory, P
 // parameters. `rates` are, for each run, the learning rates of critics and actor, and the parameters of their rules.
 // `scales` are what Scales.packed says: networks see (x - shift) factor, and learn (Q - shift) factor.
@@ -233,7 +233,7 @@ KERNEL remember(
 #endif
 
 #if defined(EMULATED) || defined(ONLY_train_critics)
-// One group of programs: all training iterations of one critic of one run.
+// One group of programs: all training iterations of one critic of one run, on each of its batches, if REPEATS.
 KERNEL train_critics(
     float *parameters, float *first_moment, float *second_moment, Integer *steps, Integer *active,  // (R, C, 2, P) or less
     const Observation *observations, const Integer *actions, const float *rewards, const float *discounts,  // (R, M, ...)
@@ -244,98 +244,106 @@ KERNEL train_critics(
     float *acting, Integer *acting_active,  // out: copies of `parameters` and `active` on the host, or null
     int M, int C, int K) {
     auto &s = shared<Shared>();
-    const int number = program() / GROUP, part = program() % GROUP, slot = number / K;
-    const Integer run = members[slot], critic = run * C + critics[number], memory = run * M;
-    const int *batch = batches + Integer(number) * N;
-    const int first = int(active[critic]);
+    const int turn = program() / GROUP, part = program() % GROUP, slot = turn / K;
+    for (int earlier = slot * K; REPEATS && earlier < turn; earlier++)
+        if (critics[earlier] == critics[turn]) return;  // that program has all batches of this critic
+    const Integer run = members[slot], critic = run * C + critics[turn], memory = run * M;
+    int first = int(active[critic]);
     const double learning_rate = rates[slot * 4];
     const float parameter = float(rates[slot * 4 + 2]);
     const float *scales = all_scales + slot * (2 * I + 2);
     const float return_shift = scales[2 * I], return_factor = scales[2 * I + 1];
-    Inputs x;
-#if ONE_HOT
-    read_states(s.states, observations, batch, memory);
-    read_states(s.next_states, next_observations, batch, memory);
-#endif
     if (GROUP > 1) meet_group();  // nothing is written into the memory of a program that has not begun
     Integer counts[2] = {steps[critic * 2], steps[critic * 2 + 1]};
     int meeting = 0;
-    float loss = 0.0f, total = 0.0f;
 
-    for (int iteration = 0; iteration < ITERATIONS; iteration++) {
-        const int mine = (first + iteration) % 2;
-        const Integer at = (critic * 2 + mine) * P, other = (critic * 2 + 1 - mine) * P;
-        float q_a[SAMPLES][A], q_b[SAMPLES][A], q[SAMPLES][A], wanted[SAMPLES][A];
-        load(s.network.values, part, parameters + other);
+    for (int number = turn; number < (REPEATS ? (slot + 1) * K : turn + 1); number++) {
+        if (critics[number] != critics[turn]) continue;
+        const int *batch = batches + Integer(number) * N;
+        float loss = 0.0f, total = 0.0f;
+        Inputs x;
 #if ONE_HOT
-        meet();
-        evaluate_states(s, x, part, meeting, s.q[1]);
-        load(s.network, part, parameters + at, first_moment + at, second_moment + at);
-        meet();
-        evaluate_states(s, x, part, meeting, s.q[0]);
-        meet();
-#pragma unroll
-        for (int k = 0; k < SAMPLES; k++) {
-            const int n = thread() + k * THREADS;
-            if (n >= N) continue;
-#pragma unroll
-            for (int a = 0; a < A; a++) {
-                q_a[k][a] = s.q[0][a][s.next_states[n]];
-                q_b[k][a] = s.q[1][a][s.next_states[n]];
-                q[k][a] = s.q[0][a][s.states[n]];
-            }
-        }
-#else
-        x.read(s, next_observations, batch, memory, scales);
-        meet();
-        evaluate(s, x, part, meeting, q_b);
-        load(s.network, part, parameters + at, first_moment + at, second_moment + at);
-        meet();
-        evaluate(s, x, part, meeting, q_a);
-        x.read(s, observations, batch, memory, scales);
-        meet();
-        evaluate(s, x, part, meeting, q);
+        read_states(s.states, observations, batch, memory);
+        read_states(s.next_states, next_observations, batch, memory);
 #endif
-        loss = total = 0.0f;
+
+        for (int iteration = 0; iteration < ITERATIONS; iteration++) {
+            const int mine = (first + iteration) % 2;
+            const Integer at = (critic * 2 + mine) * P, other = (critic * 2 + 1 - mine) * P;
+            float q_a[SAMPLES][A], q_b[SAMPLES][A], q[SAMPLES][A], wanted[SAMPLES][A];
+            load(s.network.values, part, parameters + other);
+#if ONE_HOT
+            meet();
+            evaluate_states(s, x, part, meeting, s.q[1]);
+            load(s.network, part, parameters + at, first_moment + at, second_moment + at);
+            meet();
+            evaluate_states(s, x, part, meeting, s.q[0]);
+            meet();
 #pragma unroll
-        for (int k = 0; k < SAMPLES; k++) {
-            const int n = thread() + k * THREADS;
-            if (n >= N) continue;
-            const Integer at = memory + batch[n];
-            const int action = int(actions[at]);
-            hide(q_a[k], next_masks + at * A);
-            hide(q_b[k], next_masks + at * A);
-            const float reward = (rewards[at] - (1.0f - discounts[at]) * return_shift) * return_factor;
-            const float change = CRITIC_RULE(q[k], q_a[k], q_b[k], A, action, reward, discounts[at], parameter);
+            for (int k = 0; k < SAMPLES; k++) {
+                const int n = thread() + k * THREADS;
+                if (n >= N) continue;
 #pragma unroll
-            for (int a = 0; a < A; a++) {
-                wanted[k][a] = q[k][a] + (a == action ? change : 0.0f);
-                total += q[k][a];
-                if (iteration == ITERATIONS - 1 && part == 0) targets[(Integer(number) * N + n) * A + a] = wanted[k][a];
+                for (int a = 0; a < A; a++) {
+                    q_a[k][a] = s.q[0][a][s.next_states[n]];
+                    q_b[k][a] = s.q[1][a][s.next_states[n]];
+                    q[k][a] = s.q[0][a][s.states[n]];
+                }
             }
-            loss += change * change;
-        }
-        prepare_steps(s, counts[mine], learning_rate);
-        counts[mine] += FIT;
-        Aims aims;
-        aims.set(s, wanted);
-        for (int step = 0; step < FIT; step++)
-            fit(s, x, aims, part, meeting, step, [](const Aim &aim, const float(&y)[A], float(&d)[A]) {
+#else
+            x.read(s, next_observations, batch, memory, scales);
+            meet();
+            evaluate(s, x, part, meeting, q_b);
+            load(s.network, part, parameters + at, first_moment + at, second_moment + at);
+            meet();
+            evaluate(s, x, part, meeting, q_a);
+            x.read(s, observations, batch, memory, scales);
+            meet();
+            evaluate(s, x, part, meeting, q);
+#endif
+            loss = total = 0.0f;
 #pragma unroll
-                for (int a = 0; a < A; a++) d[a] = aim.missed_by(y[a], a) * (2.0f / (N * A));
-            });
-        const bool is_last = iteration >= ITERATIONS - 2;  // of this one of the two networks
-        float *copy = acting && is_last ? acting + at : nullptr;
-        store(s.network, part, parameters + at, first_moment + at, second_moment + at, copy);
-    }
-    loss = sum_over_threads(s, loss);
-    total = sum_over_threads(s, total);
-    if (thread() == 0 && part == 0) {
-        for (int e = 0; e < 2; e++) steps[critic * 2 + e] = counts[e];
-        active[critic] = (first + ITERATIONS) % 2;
-        if (acting) acting_active[critic] = active[critic];
-        metrics[number * 3] = loss / (N * A);
-        metrics[number * 3 + 2] = total / (N * A);
+            for (int k = 0; k < SAMPLES; k++) {
+                const int n = thread() + k * THREADS;
+                if (n >= N) continue;
+                const Integer at = memory + batch[n];
+                const int action = int(actions[at]);
+                hide(q_a[k], next_masks + at * A);
+                hide(q_b[k], next_masks + at * A);
+                const float reward = (rewards[at] - (1.0f - discounts[at]) * return_shift) * return_factor;
+                const float change = CRITIC_RULE(q[k], q_a[k], q_b[k], A, action, reward, discounts[at], parameter);
+#pragma unroll
+                for (int a = 0; a < A; a++) {
+                    wanted[k][a] = q[k][a] + (a == action ? change : 0.0f);
+                    total += q[k][a];
+                    if (iteration == ITERATIONS - 1 && part == 0)
+                        targets[(Integer(number) * N + n) * A + a] = wanted[k][a];
+                }
+                loss += change * change;
+            }
+            prepare_steps(s, counts[mine], learning_rate);
+            counts[mine] += FIT;
+            Aims aims;
+            aims.set(s, wanted);
+            for (int step = 0; step < FIT; step++)
+                fit(s, x, aims, part, meeting, step, [](const Aim &aim, const float(&y)[A], float(&d)[A]) {
+#pragma unroll
+                    for (int a = 0; a < A; a++) d[a] = aim.missed_by(y[a], a) * (2.0f / (N * A));
+                });
+            const bool is_last = iteration >= ITERATIONS - 2;  // of this one of the two networks
+            float *copy = acting && is_last ? acting + at : nullptr;
+            store(s.network, part, parameters + at, first_moment + at, second_moment + at, copy);
+        }
+        loss = sum_over_threads(s, loss);
+        total = sum_over_threads(s, total);
+        if (thread() == 0 && part == 0) {
+            for (int e = 0; e < 2; e++) steps[critic * 2 + e] = counts[e];
+            active[critic] = (first + ITERATIONS) % 2;
+            if (acting) acting_active[critic] = active[critic];
+            metrics[number * 3] = loss / (N * A);
+            metrics[number * 3 + 2] = total / (N * A);
+        }
+        first = (first + ITERATIONS) % 2;
     }
 }
 #endif

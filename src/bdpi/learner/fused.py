@@ -239,6 +239,7 @@ class FusedNetworks:
             "ONE_HOT": self.one_hot,
             "RELU": self.relu,
             "MASKED": memory.masks is not None,
+            "REPEATS": hyperparameters.repeats and not is_actor,
             "ITERATIONS": 0 if is_actor else hyperparameters.critic_iterations,
             "CRITIC_RULE": critic_twin[0],
             "ACTOR_RULE": actor_twin[0],

@@ -8,8 +8,10 @@ PyTorch and the native learner comparable, parameter by parameter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,6 +72,7 @@ class Hyperparameters:
     :param learning_rate: Adam's learning rate of the critics.
     :param actor_learning_rate: Adam's learning rate of the actor.
     :param actor_rule: how the actor follows a critic; None trains the critics only.
+    :param repeats: whether a critic may be there twice in an epoch; kernels are compiled for it.
     """
 
     critic_iterations: int = 4
@@ -78,6 +81,7 @@ class Hyperparameters:
     learning_rate: float = 1e-4
     actor_learning_rate: float = 1e-4
     actor_rule: ActorRule | None = field(default_factory=Conservative)
+    repeats: bool = False
 
     def numbers(self) -> NDArray[np.float64]:
         """What may change from epoch to epoch: learning rates of critics and actor, parameters of their rules."""
@@ -101,6 +105,10 @@ class EpochMetrics:
     critic_loss: float  #: mean squared error between Q_A and Q' before the fit
     actor_loss: float  #: loss between the policy and its target before the fit; NaN without an actor
     mean_q: float  #: mean of Q_A over the batch's states and all actions
+
+
+#: :meth:`Learner.epoch`, of some class
+Epoch = Callable[[Any, Transitions, IntArray, IntArray, Hyperparameters], EpochMetrics]
 
 
 @dataclass
@@ -205,6 +213,50 @@ def check_same_arrays(expected: Mapping[str, NDArray[Any]], given: Mapping[str, 
         raise RuntimeError("the state is damaged: 'active' holds other numbers than 0 and 1")
 
 
+def in_stretches(most: int | None = None) -> Callable[[Epoch], Epoch]:
+    """Has an epoch that trains its critics side by side take some that are there twice: as one stretch of distinct
+    critics after the other, which is the same, because critics learn apart, and the actor in their order.
+
+    :param most: critics of a stretch; their numbers are then powers of two, so that few sizes have to be compiled
+    """
+
+    def decorated(epoch: Epoch) -> Epoch:
+        @functools.wraps(epoch)
+        def of_any(
+            self: Any, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
+        ) -> EpochMetrics:
+            if len(set(critics.tolist())) == len(critics):
+                return epoch(self, transitions, batches, critics, hyperparameters)
+            parts = _stretches(critics.tolist(), most)
+            found = [astuple(epoch(self, transitions, batches[p], critics[p], hyperparameters)) for p in parts]
+            weights = [len(critics[part]) for part in parts]
+            return EpochMetrics(*np.average(found, axis=0, weights=weights).tolist())
+
+        return of_any
+
+    return decorated
+
+
+def _stretches(critics: list[int], most: int | None) -> list[slice]:
+    """The longest stretches of distinct critics, from the first on."""
+    starts = [0]
+    for number, critic in enumerate(critics):
+        if critic in critics[starts[-1] : number]:
+            starts.append(number)
+    found = [slice(*ends) for ends in itertools.pairwise([*starts, len(critics)])]
+    return found if most is None else [part for each in found for part in _halved(each, most)]
+
+
+def _halved(stretch: slice, most: int) -> list[slice]:
+    """Parts whose sizes are powers of two, the largest first."""
+    start, parts = stretch.start, []
+    while start < stretch.stop:
+        size = min(most, 2 ** ((stretch.stop - start).bit_length() - 1))
+        parts.append(slice(start, start + size))
+        start += size
+    return parts
+
+
 class Learner(Protocol):
     """The one interface of the three learners."""
 
@@ -218,7 +270,8 @@ class Learner(Protocol):
 
         :param transitions: the experience that ``batches`` points into
         :param batches: (n_trained, batch_size) indices: row k is the batch of ``critics[k]``
-        :param critics: (n_trained,) distinct critics; the actor follows them in this order
+        :param critics: (n_trained,) critics; the actor follows them in this order. One that is there twice is trained
+            twice, on one batch after the other
         """
         ...
 

@@ -105,6 +105,8 @@ class JointLearner:
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
     ) -> JointPlace:
         """Write all that an epoch needs to the place, which is to be trained then."""
+        if not hyperparameters.repeats and len(set(critics.tolist())) < len(critics):
+            raise ValueError(f"critics {critics.tolist()} repeat: kernels have to know, Hyperparameters(repeats=True)")
         kind = Kind.of(self._networks, self._n_critics, transitions, batches, hyperparameters)
         if self.place is None or kind != self._kind:
             self.leave()

@@ -22,6 +22,7 @@ from bdpi.learner.interface import (
     LearnerState,
     Observations,
     Transitions,
+    in_stretches,
 )
 from bdpi.learner.rules import ActorRule, CriticRule
 from bdpi.learner.rules.compiled import address_of
@@ -146,6 +147,7 @@ class NativeLearner:
         """Threads that share an epoch."""
         return int(self._engine.n_threads)
 
+    @in_stretches()
     def epoch(
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
     ) -> EpochMetrics:

@@ -73,7 +73,7 @@ class Kind:
             batches.shape,
             (seen.shape[1:], seen.dtype.str),
             transitions.masks is not None,
-            (hyper.critic_iterations, hyper.fit_steps, *twins, None if rule is None else rule.loss),
+            (hyper.critic_iterations, hyper.fit_steps, hyper.repeats, *twins, None if rule is None else rule.loss),
         )
 
     def columns(self) -> dict[str, tuple[tuple[int, ...], Any]]:

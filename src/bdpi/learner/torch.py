@@ -36,6 +36,7 @@ from bdpi.learner.interface import (
     Observations,
     Transitions,
     check_same_arrays,
+    in_stretches,
 )
 from bdpi.learner.memory import TensorTransitions
 from bdpi.learner.pictures import PictureNetworks
@@ -128,6 +129,7 @@ class TorchLearner:
 
     # -- the algorithm ------------------------------------------------------------------------------------------
 
+    @in_stretches(most=8)  # four sizes, of which a GPU keeps graphs
     def epoch(
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
     ) -> EpochMetrics:

@@ -16,6 +16,7 @@ _ENVIRONMENTS = {
     "LunarLander": "LunarLander",
     "FrozenLake8x8": "FrozenLake",
     "Hallway": "Hallway",
+    "MiniWorld-Hallway": "Hallway",
     "Pendulum": "Pendulum",
 }
 _SERIES = {"actormimic": "BDPI/mimic", "bootstrappeddqn": "BDQN", "sac": "Soft Actor Critic"}

@@ -31,7 +31,7 @@ SCHEMA_VERSION = 1
 DEFAULT_EPISODES = 300
 MOST_ENVIRONMENTS = 1024
 #: What a file holds only of runs that use it.
-_OPTIONS = ("env_kwargs", "wrappers", "n_envs", "eval_every", "eval_episodes", "film_every")
+_OPTIONS = ("env_kwargs", "wrappers", "n_envs", "eval_every", "eval_episodes", "film_every", "remember_tests")
 
 State = Literal["prepared", "running", "finished", "interrupted", "failed"]
 
@@ -70,7 +70,7 @@ class BaseConfig(BaseModel):
     :param seed: seeds the environment and everything that the agent draws
     :param hyperparameters: arguments of the agent that differ from its defaults
     :param policy_kwargs: ``net_arch`` (a list, or a dict with ``pi`` and ``qf``), ``activation_fn`` (``"tanh"``,
-        ``"relu"``) and ``normalize_images``, written as JSON can hold them
+        ``"relu"``), ``normalize_images`` and ``last_filters``, written as JSON can hold them
     :param action_bits: binary decisions per number of a continuous action; ``None``: the default where actions are
         continuous, nothing elsewhere
     :param env_kwargs: arguments of the environment, beside its id; what JSON can hold
@@ -101,6 +101,8 @@ class RunConfig(BaseConfig):
     :param steps: stop after exactly this many environment steps; ``None``: ``episodes`` decides
     :param off_policy_noise: in training, each action is replaced by a random one with this probability, and each
         training episode is followed by a test episode without noise that is not learned from; ``None``: neither
+    :param remember_tests: put the transitions of test episodes into the replay memory, as the code of the paper does;
+        no epoch follows them, but later ones may draw them
     :param record_entropy: keep the entropy of the policy in every step, for agents with an actor
     :param n_envs: how many environments are stepped together; the last step may then end more episodes than asked for
     :param eval_every: evaluate the agent each time so many steps are made, and keep the best one; ``None``: do not
@@ -111,6 +113,7 @@ class RunConfig(BaseConfig):
     episodes: StrictInt | None = DEFAULT_EPISODES
     steps: StrictInt | None = None
     off_policy_noise: StrictFloat | None = None
+    remember_tests: StrictBool = False
     record_entropy: StrictBool = False
     n_envs: StrictInt = 1
     eval_every: StrictInt | None = None
@@ -130,6 +133,8 @@ class RunConfig(BaseConfig):
             raise RunError("the number of episodes or steps must be at least 1")
         if self.off_policy_noise is not None and not 0 <= self.off_policy_noise <= 1:
             raise RunError(f"off-policy noise is a probability, from 0 to 1, not {self.off_policy_noise}")
+        if self.remember_tests and (self.off_policy_noise is None or self.n_envs > 1):
+            raise RunError("remember_tests is for runs with off_policy_noise, in one environment: there are no tests")
         for name in ("n_envs", "eval_every", "eval_episodes", "film_every"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise RunError(f"{name} must be at least 1, not {value}")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
     from bdpi.agents import Ensemble as Agent
+    from bdpi.agents.journal import Transition
 
 _LONGEST = 2000  # steps of a film
 
@@ -70,10 +71,17 @@ def can_draw(config: BaseConfig, render_mode: str) -> bool:
     return render_mode in (made.metadata.get("render_modes") or ())
 
 
-def steps(agent: Agent, environment: VecEnv, *, deterministic: bool) -> Iterator[Episode | None]:
+def steps(
+    agent: Agent,
+    environment: VecEnv,
+    *,
+    deterministic: bool,
+    seen: Callable[[Transition], None] | None = None,
+) -> Iterator[Episode | None]:
     """Act for ever, without learning: an ``Episode`` where a step ended one, ``None`` elsewhere.
 
     :param environment: one, in a Monitor.
+    :param seen: is given each transition.
     """
     from bdpi.agents import Ensemble
     from bdpi.agents.masks import MaskSource, reset_infos
@@ -85,13 +93,33 @@ def steps(agent: Agent, environment: VecEnv, *, deterministic: bool) -> Iterator
     n_steps, state, begins = 0, None, np.ones(environment.num_envs, dtype=bool)
     while True:
         masks: dict[str, Any] = {} if ask is None else {"action_masks": ask(infos, n_steps)}
-        actions, state = agent.predict(observations, state, begins, deterministic, **masks)
-        observations, _, dones, infos = environment.step(actions)
+        before = observations
+        actions, state = agent.predict(before, state, begins, deterministic, **masks)
+        observations, rewards, dones, infos = environment.step(actions)
+        if seen is not None:
+            seen(_transition(before, actions, rewards, observations, dones, infos))
         begins = dones
         n_steps += 1
         yield Episode.from_info(infos[0])
         if dones[0]:
             infos = reset_infos(environment)  # of the state that the next action is for
+
+
+def _transition(before: Any, actions: Any, rewards: Any, after: Any, dones: Any, infos: Any) -> Transition:
+    """What the only environment has done."""
+    from bdpi.agents.collector import row_of
+    from bdpi.agents.journal import Transition
+
+    info, truncated = infos[0], bool(infos[0].get("TimeLimit.truncated", False))
+    return Transition(
+        row_of(before, 0),
+        info.get("executed_action", actions[0]),
+        float(rewards[0]),
+        info["terminal_observation"] if dones[0] else row_of(after, 0),
+        bool(dones[0]) and not truncated,
+        truncated,
+        info.get("discount"),
+    )
 
 
 def seeded_steps(agent: Agent, *, deterministic: bool, seed: int) -> Iterator[Episode | None]:

@@ -31,6 +31,10 @@ def never() -> bool:
     return False
 
 
+class StoppedAtTest(Exception):
+    """Training was to go on, and stopped again during the test before it: nothing may be learned meanwhile."""
+
+
 class Recorder(BaseCallback):
     """Count steps and episodes, test, save now and then, end training when it is time.
 
@@ -77,6 +81,8 @@ class Recorder(BaseCallback):
             self._entropy.touch()
             os.truncate(self._entropy, 4 * self.num_timesteps)
         self._catch_up_with_tests()
+        if self._test is not None and len(self._progress.tests) < len(self._progress.episodes):
+            raise StoppedAtTest
         self._after_step(never)
 
     def _made(self) -> int:

@@ -40,7 +40,16 @@ _KINDS = ("train", "test")  # of episodes
 _NO_EPISODES: tuple[array[float], array[int]] = array("d"), array("q")
 _LARGEST_BLOCK = 10_000  # steps that entropies may be averages of
 #: Of a configuration.
-_SETTINGS = ("agent", "hyperparameters", "policy_kwargs", "off_policy_noise", "action_bits", "env_kwargs", "wrappers")
+_SETTINGS: tuple[str, ...] = (
+    "agent",
+    "hyperparameters",
+    "policy_kwargs",
+    "off_policy_noise",
+    "remember_tests",
+    "action_bits",
+    "env_kwargs",
+)
+_SETTINGS += ("wrappers",)
 _ENTROPY_BLOCK = 100  # steps that an archive averages over
 
 

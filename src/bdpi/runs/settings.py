@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bdpi.runs.config import BaseConfig
 
 ACTIVATIONS = ("tanh", "relu")
-POLICY_SETTINGS = ("net_arch", "activation_fn", "normalize_images")
+POLICY_SETTINGS = ("net_arch", "activation_fn", "normalize_images", "last_filters")
 
 # Arguments that have an option of their own, that the run decides, or whose values cannot be typed.
 _NOT_SETTABLE = {
@@ -184,6 +184,10 @@ def _checked_policy_setting(name: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise RunError(f"normalize_images must be True or False (pixels as they are, 0 to 255), not {value!r}")
         return value
+    if name == "last_filters":
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise RunError(f"last_filters must be a whole number from 1 on, not {value!r}")
+        return value
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(value, dict):
@@ -211,4 +215,6 @@ def policy_arguments(config: BaseConfig) -> dict[str, Any]:
     policy_kwargs = dict(config.policy_kwargs)
     if "activation_fn" in policy_kwargs:
         policy_kwargs["activation_fn"] = activations[policy_kwargs["activation_fn"]]
+    if "last_filters" in policy_kwargs:
+        policy_kwargs["features_extractor_kwargs"] = {"last_filters": policy_kwargs.pop("last_filters")}
     return policy_kwargs

@@ -2,13 +2,14 @@
 
 A test follows each training episode of a run with noise; an evaluation comes every so many steps, and the agent that
 did best is kept. Both are played in an environment of their own, by ``predict``, which has its own random numbers:
-nothing is learned from them, and training goes on exactly as it would without them.
+nothing is learned from them, and training goes on exactly as it would without them. With ``remember_tests``, the
+transitions of tests enter the replay memory.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from bdpi.runs.progress import Progress
 
 if TYPE_CHECKING:
     from bdpi.agents import Ensemble as Agent
+    from bdpi.agents.journal import Transition
 
 _TEST, _EVALUATION = 3, 4  # mixed into the seed, so that these do not repeat the episodes of training
 
@@ -45,6 +47,7 @@ class Tester:
         self._agent, self._path, self._monitor = agent, path, monitor
         self._deterministic, self._stream = deterministic, _EVALUATION if deterministic else _TEST
         self._environment_id, self._seed = config.environment, config.seed
+        self._remembers = config.remember_tests and not deterministic
         self._environment = agent._wrap_env(environment)
 
     def open(self, n_played: int, t_start: float) -> None:
@@ -64,14 +67,24 @@ class Tester:
         self._environment.seed(int(seed) >> 1)  # some environments take no more than 31 bits
         generator = self._agent.policy.generator.bit_generator
         before = generator.state
-        for episode in steps(self._agent, self._environment, deterministic=self._deterministic):
+        seen: list[Transition] = []
+        note = seen.append if self._remembers else None
+        for episode in steps(self._agent, self._environment, deterministic=self._deterministic, seen=note):
             if episode is not None:
+                self._remember(seen)
                 append_to_monitor(self._path, self._environment_id, self._monitor.t_start, episode)
                 return episode
             if should_stop():
                 break
         generator.state = before  # it will be played again, and should be the same episode
         return None
+
+    def _remember(self, seen: Iterable[Transition]) -> None:
+        """Of a whole episode: one that was stopped is played again."""
+        agent = self._agent
+        with agent._background.observing:
+            for step in seen:
+                agent.collector.store_transition(agent.collector.given_transition(step, "the action of a test", 0))
 
     def close(self) -> None:
         self._environment.close()

@@ -320,7 +320,7 @@ class AgentDriver(Driver):
         self._filmed = 0 if filmed == done and not self._folder.film_after(done).exists() else filmed
 
     def learn(self, session: Session, observer: Observer, should_stop: Callable[[], bool]) -> None:
-        from bdpi.runs.recorder import Recorder
+        from bdpi.runs.recorder import Recorder, StoppedAtTest
 
         agent, progress, tester = self.agent, session.progress, self.tester
         recorder = Recorder(
@@ -337,6 +337,8 @@ class AgentDriver(Driver):
         )
         try:
             agent.learn(_NO_END, callback=recorder, log_interval=None, reset_num_timesteps=agent.num_timesteps == 0)
+        except StoppedAtTest:
+            return
         except BaseException:
             self._is_clean = False
             raise

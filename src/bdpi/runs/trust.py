@@ -20,11 +20,17 @@ _LARGEST = 1000
 def check_environment(config: BaseConfig, source: object, trust: bool) -> None:
     """Whether the environment that a file describes may be made: its module, its arguments and its wrappers.
 
-    Without trust, arguments are small numbers, truths and words: no path, and nothing that takes much memory.
-
     :raises RunError: naming what needs trust
     """
     check_module(config.environment, source, trust)
+    check_around(config, source, trust)
+
+
+def check_around(config: BaseConfig, source: object, trust: bool) -> None:
+    """The same, of arguments and wrappers alone.
+
+    Without trust, arguments are small numbers, truths and words: no path, and nothing that takes much memory.
+    """
     for name in config.wrappers:
         check_module(name, source, trust, "wrapper")
     for name, value in config.env_kwargs.items():

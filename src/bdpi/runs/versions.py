@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 
@@ -28,12 +30,16 @@ def origin() -> dict[str, str]:
 
 @functools.cache
 def _commit() -> str:
-    """In short, with ``-dirty`` behind it where something was changed since; empty in an installed package."""
+    """In short, with ``-dirty`` behind it where something was changed since; empty in an installed package.
+
+    Where there are files without a repository, the variable BDPI_COMMIT says of which commit they are.
+    """
     import bdpi
 
     root = Path(bdpi.__file__).parents[2]
     if not (root / ".git").exists():
-        return ""
+        given = os.environ.get("BDPI_COMMIT", "")
+        return given if re.fullmatch("[0-9a-f]{7,40}(-dirty)?", given) else ""
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):  # no git, or not a repository that it trusts
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

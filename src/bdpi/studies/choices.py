@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Value = int | float | str | None
 
 #: BDPI's relatives have the same hyper-parameters.
-_LIKE_BDPI = ("bdpi", "abcdqn", "abcdqn-paper", "actor-mimic", "actor-mimic-paper", "bootstrapped-dqn", "tabular-bdpi")
+_OF_PAPER = ("bdpi", "abcdqn", "actor-mimic", "bootstrapped-dqn")
+_LIKE_BDPI = (*_OF_PAPER, "abcdqn-paper", "actor-mimic-paper", *(f"{name}-code" for name in _OF_PAPER), "tabular-bdpi")
 _OF_NETWORKS = ("learning_rate", "net_arch", "fit_steps")  # without effect on tables
 
 

@@ -90,7 +90,7 @@ class Space:
         :param number: which configuration, from 0
         :raises RunError: when the rules exclude all of them
         """
-        algorithm = algorithm.removesuffix("-paper")
+        algorithm = algorithm.removesuffix("-paper").removesuffix("-code")
         for attempt in range(_ATTEMPTS):
             indices = {
                 name: _index(f"{algorithm}/{number}/{attempt}/{name}", len(choices))

@@ -29,7 +29,8 @@ _MOST_LINKS = 20  # from a series that is the same as another to the one that ha
 _SPACE = ("space", "at_most", "same")
 _ID = re.compile(r":|-v\d+$")  # what only Gymnasium ids have
 _LENGTH = ("episodes", "steps")
-_PLAN = ("off_policy_noise", "action_bits", "record_entropy")
+_AROUND = ("env_kwargs", "wrappers")
+_PLAN = ("off_policy_noise", "remember_tests", "action_bits", "record_entropy", *_AROUND)
 _SETTINGS = ("agent", "set", *_SPACE, *_PLAN, *_LENGTH, "in", "same_as")
 
 
@@ -250,6 +251,20 @@ def study_names() -> dict[str, str]:
     return {name.removesuffix(".yaml"): yaml.safe_load((folder / name).read_text("utf-8"))["title"] for name in found}
 
 
+def load_protocol(name: str, protocol: str) -> Study:
+    """A study of the paper, by its text or as the code that its authors published has it.
+
+    :param protocol: "text" or "code"
+    :raises RunError: when there is none
+    """
+    if protocol == "text" or name.endswith(f"-{protocol}"):
+        return load_study(name)
+    if (other := f"{name}-{protocol}") not in study_names():
+        both = ", ".join(each.removesuffix(f"-{protocol}") for each in study_names() if each.endswith(f"-{protocol}"))
+        raise RunError(f"the study {name} has no protocol {protocol!r}: {both or 'none'} has; leave --protocol out")
+    return load_study(other)
+
+
 def load_study(name: str) -> Study:
     """A study by its name, or from a YAML or Python file.
 
@@ -342,11 +357,14 @@ def _entries(table: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:
 
 def _environment(entry: Any, what: str) -> dict[str, Any]:
     entry = mapping(entry, what)
-    only_known(entry, ("id", *_LENGTH), what)
+    only_known(entry, ("id", *_LENGTH, *_AROUND), what)
     if "id" not in entry:
         raise RunError(f"{what}: give its Gymnasium id, for example {{id: CartPole-v1, episodes: 100}}")
     for name in _LENGTH:
         whole(entry.get(name, 1), f"{name} of {what}")
+    for name in _AROUND:
+        if name in entry:
+            _check(name, entry[name], what)
     return entry
 
 
@@ -420,18 +438,30 @@ def _series_in(
         agent=str(settings.get("agent", "bdpi")),
         **length,
         hyperparameters={**sets[0], **sets[1]},
-        others={key: settings[key] for key in _PLAN if key in settings},
+        others=_others(environment, settings),
         same_as=None if same_as is None else tuple(str(same_as).split("/", 1)),  # type: ignore[arg-type]
         space=Space.parse(values, at_most, same, where[0]) if "space" in settings else None,
     )
 
 
+def _others(environment: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of runs beside hyper-parameters; an environment's own wrappers are inside those of a series."""
+    others = {key: settings[key] for key in _PLAN if key in settings}
+    kwargs = {**environment.get("env_kwargs", {}), **others.get("env_kwargs", {})}
+    wrappers = [*environment.get("wrappers", ()), *others.get("wrappers", ())]
+    return {**others, **({"env_kwargs": kwargs} if kwargs else {}), **({"wrappers": wrappers} if wrappers else {})}
+
+
 def _check(name: str, value: Any, where: str) -> None:
     """Of what kind a value has to be."""
+    if name == "env_kwargs":
+        mapping(value, f"env_kwargs of {where}")
+    if name == "wrappers" and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+        raise RunError(f"wrappers of {where} must be a list of classes, [module:Class], not {value!r}")
     if name in (*_LENGTH, "action_bits"):
         whole(value, f"{name} of {where}")
-    if name == "record_entropy" and not isinstance(value, bool):
-        raise RunError(f"record_entropy of {where} must be true or false, not {value!r}")
+    if name in ("record_entropy", "remember_tests") and not isinstance(value, bool):
+        raise RunError(f"{name} of {where} must be true or false, not {value!r}")
     if name == "off_policy_noise" and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise RunError(f"off_policy_noise of {where} must be a probability, from 0 to 1, not {value!r}")
 

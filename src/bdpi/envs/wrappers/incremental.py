@@ -109,3 +109,14 @@ class IncrementalAction(DecisionWrapper[ActionInProgress]):
 
     def _append(self, progress: ActionInProgress) -> NDArray[np.float64]:
         return np.concatenate([progress.position, progress.n_made / self.moves])
+
+
+class IncrementsInTime(IncrementalAction):
+    """``IncrementalAction`` with ``discount_decisions=True``, as in the code of the paper.
+
+    :param env: as there
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env, discount_decisions=True)
+        RecordConstructorArgs.__init__(self)
