@@ -20,7 +20,7 @@ from gymnasium import spaces
 
 from bdpi import BDPI
 from bdpi.envs import Remote
-from bdpi.envs.remote import Robot, make_server
+from bdpi.envs.remote import OfferedEnv, make_server
 from small import QUICK, Walk, fingerprint
 
 
@@ -38,7 +38,7 @@ def cart_pole() -> Iterator[str]:
 
 @contextmanager
 def serving(env: gym.Env[Any, Any], token: str = "") -> Iterator[str]:
-    with make_server(Robot(env), "127.0.0.1", 0, token) as server:
+    with make_server(OfferedEnv(env), "127.0.0.1", 0, token) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -153,7 +153,7 @@ def test_a_robot_that_was_restarted_begins_a_session_at_reset() -> None:
         remote.reset()
         remote.step(1)
     port = int(url.rpartition(":")[2])
-    with make_server(Robot(second), "127.0.0.1", port, "") as server:
+    with make_server(OfferedEnv(second), "127.0.0.1", port, "") as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -197,7 +197,7 @@ def test_wrong_indices_and_sizes_are_refused(learner_and_batch):
     learner, transitions, batches, critics = learner_and_batch
     for given, message in (
         ((batches * 0 + 500, critics), "index 500"),
-        ((batches, np.array([1, 1])), "distinct"),
+        ((batches, np.array([0, 2])), "distinct numbers from 0 to 1"),
         ((np.zeros((2, 33), np.int64), critics), "got 33"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -49,8 +49,8 @@ class Following:
 
     def __getitem__(self, rows: int | slice) -> NDArray[Any]:
         """As of the array; a copy."""
-        index = np.arange(self.shape[0] * self.shape[1]).reshape(self.shape[:2])[rows]
-        return Flat(self)[index]
+        n, n_envs = self.shape[:2]
+        return self.at(_numbers(rows, n)[..., None] * n_envs + np.arange(n_envs))
 
     def at(self, index: IntArray) -> NDArray[Any]:
         """Those of transitions that are counted through all environments of a row, and through all rows."""
@@ -72,6 +72,9 @@ class Flat:
         return self._n
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        if isinstance(index, slice):
-            index = np.arange(self._n)[index]
-        return self._following.at(np.asarray(index))
+        return self._following.at(_numbers(index, self._n))
+
+
+def _numbers(index: Any, n: int) -> IntArray:
+    """What a slice or an index of an array of ``n`` is about, without a list of all of it."""
+    return np.arange(*index.indices(n)) if isinstance(index, slice) else np.asarray(index) % n

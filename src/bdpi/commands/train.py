@@ -36,7 +36,8 @@ def train(
         typer.Option(
             metavar="NAME",
             help="Which algorithm: bdpi, abcdqn, actor-mimic, bootstrapped-dqn, tabular-bdpi; with the settings of the "
-            "paper: bdpi-paper, abcdqn-paper, actor-mimic-paper; or one to compare with: ppo, a2c, dqn, sac, td3, "
+            "paper: bdpi-paper, abcdqn-paper, actor-mimic-paper, bdpi-code, abcdqn-code, actor-mimic-code, "
+            "bootstrapped-dqn-code (-code: of its published program); or one to compare with: ppo, a2c, dqn, sac, td3, "
             "acktr, prioritized-dueling-dqn (these cannot be resumed).",
             show_default="bdpi",
         ),

@@ -43,7 +43,7 @@ class _Refused(Exception):
         self.status = status
 
 
-class Robot:
+class OfferedEnv:
     """One environment, for one learner at a time.
 
     :param env: is stepped by one thread at a time
@@ -106,7 +106,7 @@ class Robot:
         return {"observation": to_json(observation), "reward": float(reward), **ends, "info": to_json(info)}
 
 
-def make_server(robot: Robot, host: str, port: int, token: str) -> ThreadingHTTPServer:
+def make_server(offered: OfferedEnv, host: str, port: int, token: str) -> ThreadingHTTPServer:
     """What answers learners.
 
     :param token: that requests must bear; empty: none, and requests must be to this machine by name
@@ -137,7 +137,7 @@ def make_server(robot: Robot, host: str, port: int, token: str) -> ThreadingHTTP
                 request = json.loads(self.rfile.read(int(size)))
             except (ValueError, RecursionError):
                 return 400, {"error": "the body is not JSON"}
-            return robot.answer(self.path.removeprefix("/v1/"), request)
+            return offered.answer(self.path.removeprefix("/v1/"), request)
 
         def _refusal(self) -> tuple[int, str] | None:
             if self.headers.get("Origin") is not None:
@@ -198,9 +198,9 @@ def main() -> None:
     chosen = parser.parse_args()
     sys.path.append(os.getcwd())
     token = "" if _is_loopback(chosen.host) else os.environ.get("BDPI_TOKEN") or secrets.token_urlsafe(24)
-    robot = Robot(_make(chosen.environment))
+    offered = OfferedEnv(_make(chosen.environment))
     try:
-        server = make_server(robot, chosen.host, chosen.port, token)
+        server = make_server(offered, chosen.host, chosen.port, token)
     except OSError as error:
         parser.error(f"{chosen.host}:{chosen.port} cannot be listened at: {error.strerror or error}; choose --port")
     with server, contextlib.suppress(KeyboardInterrupt):
