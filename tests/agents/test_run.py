@@ -299,6 +299,15 @@ def test_learning_rates_follow_their_schedules():
     assert agent.hyperparameters().actor_learning_rate == 5e-4
 
 
+@pytest.mark.parametrize("beyond", [{"env": 4}, {"train_freq": 64}, {"train_freq": (1, "episode")}])
+def test_schedules_end_at_zero_where_steps_go_beyond_the_end(beyond):
+    env = make_vec_env("CartPole-v1", beyond.pop("env", 1))
+    agent = BDPI("MlpPolicy", env, learning_rate=lambda progress: 1e-3 * progress, seed=0, **{**QUICK, **beyond})
+    agent.learn(51)
+    assert agent.num_timesteps > 51
+    assert agent.hyperparameters().learning_rate == 0
+
+
 def test_set_env_and_ids():
     agent = BDPI("MlpPolicy", "CartPole-v1", **QUICK, seed=0)
     agent.learn(20)

@@ -1,5 +1,7 @@
 """Pictures that are too small for the DeepMind convolutions: MiniGrid's, and MinAtar's maps of true and false."""
 
+import warnings
+
 import gymnasium as gym
 import minigrid  # noqa: F401  # registers environments
 import numpy as np
@@ -9,6 +11,7 @@ from gymnasium.wrappers import FilterObservation
 from minigrid.wrappers import ImgObsWrapper
 
 from bdpi import BDPI
+from bdpi.agents.checkup import Checkup
 from bdpi.agents.extractors import CombinedConvolutions
 from bdpi.agents.policies import CnnPolicy
 
@@ -99,3 +102,13 @@ def test_an_agent_says_after_its_first_epoch_what_a_step_will_cost():
     with pytest.warns(RuntimeWarning, match=r"epoch takes .* s: expect .* s per step. Faster: fewer critics") as said:
         agent.learn(64)
     assert sum("learning epoch takes" in str(each.message) for each in said) == 1
+
+
+@pytest.mark.parametrize(("seconds", "is_said"), [((2.0, 0.01), False), ((2.0, 2.0, 2.0), True), ((20.0, 0.01), True)])
+def test_what_pytorch_prepares_in_its_first_epoch_is_no_cost_of_a_step(seconds, is_said):
+    agent, checkup = BDPI("MlpPolicy", "CartPole-v1", learner="torch", **QUICK), Checkup()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for each in seconds:
+            checkup.learned(agent, each)
+    assert ["learning epoch takes" in str(each.message) for each in said] == [True] * is_said

@@ -41,17 +41,19 @@ _MOST_NUMBERS = 2_000_000
 
 #: Seconds of an epoch from which on an agent on a CPU says what learning will cost.
 SLOW = 1.0
+#: What PyTorch's first epoch may take longer than all others, in seconds.
+_WARM_UP = 5.0
 
 
 def say_cost(agent: Ensemble, seconds: float) -> None:
-    """Warn after the first epoch on a CPU, if epochs take long: how long, and what to do."""
+    """Warn, on a CPU, if epochs take long: how long, and what to do."""
     if seconds < SLOW or agent.device.type != "cpu" or agent.agent_learner.learner.name not in ("native", "torch"):
         return
     frequency, expected = agent.train_freq, ""
     if isinstance(frequency, TrainFreq) and frequency.unit.value == "step":
         epochs = agent.decisions.n * (1.0 if agent.gradient_steps < 0 else agent.gradient_steps / frequency.frequency)
         expected = f": expect {seconds * epochs:.2g} s per step"
-    remedies = f"fewer critics (n_critics={agent.n_critics}), a larger train_freq, a smaller network"
+    remedies = f"fewer critics than n_critics={agent.n_critics}, a larger train_freq, a smaller network"
     if agent.policy.default_fit_steps == 1:
         remedies += ', smaller pictures, precision="bfloat16", a GPU'
     warnings.warn(
@@ -73,6 +75,7 @@ class Checkup:
         self.valued_at = 0
         self._said: set[str] = set()
         self._saw_endless = False
+        self._timed_one = self._knows_cost = False
         #: steps that an episode may have
         self.most_steps = health.ENDLESS_STEPS
 
@@ -98,6 +101,19 @@ class Checkup:
             self.findings, self.has_news = look(agent), True
             last = agent._n_updates
         self.seen_epochs = range(last, last + LOOK_EVERY)
+
+    def learned(self, agent: Ensemble, seconds: float) -> None:
+        """Say once what epochs cost: PyTorch's second one, where the first may have taken long to prepare things.
+
+        :param seconds: that an epoch took
+        """
+        if self._knows_cost:
+            return
+        is_first, self._timed_one = not self._timed_one, True
+        warms_up = is_first and agent.learner_name == "torch" and SLOW <= seconds < SLOW + _WARM_UP
+        self._knows_cost = not warms_up
+        if self._knows_cost:
+            say_cost(agent, seconds)
 
     def after_step(self, record: EpisodeRecord) -> None:
         """Say what is new. An agent that learns after episodes only would never look at one that does not end."""

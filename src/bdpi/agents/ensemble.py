@@ -51,7 +51,7 @@ from bdpi.agents.arguments import OF_SB3, Settings, common_arguments, complete, 
 from bdpi.agents.autosave import Autosave
 from bdpi.agents.background import Background, Idle
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer, stacked
-from bdpi.agents.checkup import WORTH_ANOTHER, Checkup, look, say_cost
+from bdpi.agents.checkup import WORTH_ANOTHER, Checkup, look
 from bdpi.agents.collector import ORIGINAL, Collector, EpisodeRecord, row_of
 from bdpi.agents.copies import restore, state_of
 from bdpi.agents.decisions import Decisions
@@ -231,7 +231,7 @@ class Ensemble(OffPolicyAlgorithm):
         self._frames: dict[int, NDArray[Any]] = {}
         #: whether act has begun an episode
         self._begun = False
-        self._learned_with_masks = self._warned_of_masks = self._said_cost = False
+        self._learned_with_masks = self._warned_of_masks = False
         #: entropy and the like, as they were last computed
         self._diagnostics: dict[str, float] = {}
         self._autosave, self._checkup = Autosave(), Checkup()
@@ -596,7 +596,7 @@ class Ensemble(OffPolicyAlgorithm):
 
     def hyperparameters(self) -> Hyperparameters:
         """Those of the next epoch, the learning rates following their schedules."""
-        progress = self._current_progress_remaining
+        progress = max(0.0, self._current_progress_remaining)  # several environments may step beyond the end
         learning_rate, actor_learning_rate = self.lr_schedule(progress), self._actor_lr_schedule(progress)
         if not (0 <= learning_rate < math.inf and 0 <= actor_learning_rate < math.inf):
             checks.check_number("learning_rate (by its schedule)", learning_rate, 0, low_included=True)
@@ -650,9 +650,7 @@ class Ensemble(OffPolicyAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         if epochs:
             self.logger.record("train/milliseconds_per_epoch", 1000 * elapsed / epochs)
-            if not self._said_cost:
-                self._said_cost = True
-                say_cost(self, elapsed / epochs)
+            self._checkup.learned(self, elapsed / epochs)
         if self._n_updates not in self._checkup.seen_epochs:
             self._checkup.look_if_due(self)
 
