@@ -1,5 +1,6 @@
 """Environments of a module of one's own, in the current folder."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,10 @@ def test_it_is_found_with_its_neighbours(folder: Path) -> None:
     trained = bdpi(folder, "train", "my_room:Room-v0", "--episodes", "2", "--out", "run")
     assert trained.returncode == 0, trained.stderr
     assert (folder / "run" / "agent.zip").exists()
+    (again,) = re.findall(r"^Watch it: +bdpi (.*)$", trained.stdout, re.MULTILINE)
+    assert again.endswith(" --trust")
+    played = bdpi(folder, *again.split(), "--episodes", "1")
+    assert played.returncode == 0, played.stderr
 
 
 @pytest.mark.parametrize(

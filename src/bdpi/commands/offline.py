@@ -46,6 +46,7 @@ def train_offline(
     from bdpi.runs.progress import Observer
     from bdpi.runs.settings import parse_settings
     from bdpi.runs.signals import Stop
+    from bdpi.runs.trust import option_for
 
     name = agent or "bdpi"
     hyperparameters, policy_kwargs = parse_settings(settings, agent_class(name))
@@ -86,7 +87,7 @@ def train_offline(
     if outcome.folder.agent.exists():
         say(f"  agent  {outcome.folder.agent}")
         if config.environment:
-            say(f"Watch it:  bdpi play {shlex.quote(str(outcome.folder.path))}")
+            say(f"Watch it:  bdpi play {shlex.quote(str(outcome.folder.path))}{option_for(config)}")
     if outcome.error is not None:
         complain(outcome.error)
         raise typer.Exit(FAILED)

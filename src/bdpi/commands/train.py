@@ -246,6 +246,7 @@ def train(
     from bdpi.runs.logs import log_to, services_of
     from bdpi.runs.signals import Stop
     from bdpi.runs.train import prepare, prepare_resumption
+    from bdpi.runs.trust import option_for
 
     services = services_of(log)
     stop = Stop()
@@ -282,7 +283,7 @@ def train(
     log_to(session.status, services)
     with stop.on_signals():
         outcome = session.run(view, stop.requested)
-    _report(outcome)
+    _report(outcome, option_for(session.config))
     if outcome.status == "failed":
         raise typer.Exit(FAILED)
     if outcome.status == "interrupted":
@@ -301,8 +302,11 @@ def _view(stop: Stop) -> Observer:
     return PlainView(sys.stdout, stop.requested)
 
 
-def _report(outcome: Outcome) -> None:
-    """Say how it went, where everything is, and what can be done next."""
+def _report(outcome: Outcome, trust: str) -> None:
+    """Say how it went, where everything is, and what can be done next.
+
+    :param trust: an option that this needs
+    """
     from bdpi.runs.formatting import duration, number
 
     folder, summary = outcome.folder, outcome.summary
@@ -328,9 +332,9 @@ def _report(outcome: Outcome) -> None:
         if path.exists():
             say(f"  {name:<6} {path}")
     if outcome.status == "finished":
-        say(f"Watch it:  {program()} play {run}")
+        say(f"Watch it:  {program()} play {run}{trust}")
     else:
-        say(f"Go on:     {program()} train --resume {run}")
+        say(f"Go on:     {program()} train --resume {run}{trust}")
     if outcome.error is not None:
         details = f" (all before it is saved; details: {folder.error})" if folder.error.exists() else ""
         complain(f"{outcome.error}{details}")

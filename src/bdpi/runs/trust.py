@@ -59,9 +59,20 @@ def check_module(environment: str, source: object, trust: bool, what: str = "env
     :raises RunError: naming the module
     """
     module = environment.rpartition(":")[0]
-    if not module or trust or module in sys.modules or module.partition(".")[0] in KNOWN:
+    if not _is_foreign(environment) or trust or module in sys.modules:
         return
     raise RunError(
         f"{source} names the {what} {environment}, for which the module {module} would be imported, and run: if "
         "you know that module and trust the file, give --trust"
     )
+
+
+def _is_foreign(name: str) -> bool:
+    module = name.rpartition(":")[0]
+    return bool(module) and module.partition(".")[0] not in KNOWN
+
+
+def option_for(config: BaseConfig) -> str:
+    """What a later command needs that reads this configuration from its file: ``" --trust"``, or nothing."""
+    named = any(map(_is_foreign, (config.environment, *config.wrappers)))
+    return " --trust" if named or not all(map(_is_plain, config.env_kwargs.values())) else ""
