@@ -33,7 +33,7 @@ def test_it_is_found_with_its_neighbours(folder: Path) -> None:
     trained = bdpi(folder, "train", "my_room:Room-v0", "--episodes", "2", "--out", "run")
     assert trained.returncode == 0, trained.stderr
     assert (folder / "run" / "agent.zip").exists()
-    (again,) = re.findall(r"^Watch it: +bdpi (.*)$", trained.stdout, re.MULTILINE)
+    (again,) = re.findall(r"^Watch it: .*bdpi (play .*)$", trained.stdout, re.MULTILINE)
     assert again.endswith(" --trust")
     played = bdpi(folder, *again.split(), "--episodes", "1")
     assert played.returncode == 0, played.stderr
