@@ -149,6 +149,15 @@ def test_arguments_out_of_range(arguments, message):
         BDPI("MlpPolicy", Walk(), 1e-3, 5000)  # only the first three go without their names
 
 
+@pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy"])
+def test_a_misspelled_argument_of_the_policy_is_named(policy):
+    space = {"MlpPolicy": None, "CnnPolicy": spaces.Box(0, 255, (3, 36, 36), np.uint8)}.get(
+        policy, spaces.Dict({"x": spaces.Box(-1, 1, (2,), np.float32)})
+    )
+    with pytest.raises(TypeError, match=rf"{policy} has no argument 'net_arc': did you mean net_arch\?"):
+        BDPI(policy, Walk(space), policy_kwargs={"net_arc": [8]})
+
+
 @pytest.mark.parametrize("schedule", [lambda progress: float("nan"), lambda progress: -1e-4])
 def test_a_senseless_schedule_is_named(schedule):
     with pytest.raises(ValueError, match="learning_rate"):

@@ -247,8 +247,28 @@ def settings_of(agent_class: type[Any]) -> dict[str, inspect.Parameter]:
 
 def unknown(agent_class: type[Any], names: Iterable[str], taken_by: str) -> str:
     """Says that an agent does not take arguments of these names, and which were meant, perhaps."""
-    known = sorted(settings_of(agent_class))
+    return _unknown(agent_class, names, settings_of(agent_class), taken_by)
+
+
+def _unknown(owner: type[Any], names: Iterable[str], known: Iterable[str], taken_by: str) -> str:
+    known = sorted(known)
     close = [match for name in names for match in difflib.get_close_matches(name, known, n=1, cutoff=0.5)]
     hint = f"did you mean {' and '.join(close)}? " if close else ""
     given = ", ".join(map(repr, sorted(names)))
-    return f"{agent_class.__name__} has no argument {given}: {hint}{taken_by} takes {', '.join(known)}"
+    return f"{owner.__name__} has no argument {given}: {hint}{taken_by} takes {', '.join(known)}"
+
+
+def check_policy_arguments(policy_class: type[Any], given: Iterable[str]) -> None:
+    """Refuse what no constructor of the policy takes.
+
+    :raises TypeError: with the names that are nearest
+    """
+    known: set[str] = set()
+    for constructor in (vars(each)["__init__"] for each in policy_class.__mro__ if "__init__" in vars(each)):
+        parameters = inspect.signature(constructor).parameters.values()
+        known |= {each.name for each in parameters if each.kind not in _VARIABLE}
+        if all(each.kind is not each.VAR_KEYWORD for each in parameters):  # it passes nothing on
+            break
+    known -= {"self", "observation_space", "action_space", "lr_schedule"}
+    if strange := set(given) - known:
+        raise TypeError(_unknown(policy_class, strange, known, "policy_kwargs"))

@@ -47,7 +47,7 @@ from bdpi.agents.actions import Actions
 from bdpi.agents.advice import Advice, Advisor, check_advisors
 from bdpi.agents.agent_file import check_arguments, load_agent, load_parameters, save_agent
 from bdpi.agents.agent_learner import DIAGNOSTICS_EVERY, AgentLearner
-from bdpi.agents.arguments import OF_SB3, Settings, common_arguments, complete, show_all
+from bdpi.agents.arguments import OF_SB3, Settings, check_policy_arguments, common_arguments, complete, show_all
 from bdpi.agents.autosave import Autosave
 from bdpi.agents.background import Background, Idle
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer, stacked
@@ -253,6 +253,7 @@ class Ensemble(OffPolicyAlgorithm):
 
     def _check_hyperparameters(self) -> None:
         checks.check_settings(self)
+        check_policy_arguments(self.policy_class, self.policy_kwargs)
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
