@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from PIL import Image
 
 TASK: dict[str, Any] = {
     "name": "lamp",
@@ -91,3 +93,10 @@ def running(folder: Path, **changes: Any) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+def png(width: int, height: int) -> bytes:
+    """A picture."""
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), (200, 30, 30)).save(file, "PNG")
+    return file.getvalue()

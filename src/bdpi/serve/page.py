@@ -77,7 +77,13 @@ def _page() -> str:
 
 
 async def _show(state: Callable[[], dict[str, Any]], socket: WebSocket) -> None:
+    sent: dict[str, str | None] = {}  # pictures, each of which is sent once
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):
         while True:
-            await socket.send_text(json.dumps({"type": "state", **state()}))
+            now = state()
+            for robot in now["robots"]:
+                picture = robot.pop("picture", None)
+                if picture != sent.get(robot["name"]):
+                    robot["picture"] = sent[robot["name"]] = picture
+            await socket.send_text(json.dumps({"type": "state", **now}))
             await asyncio.sleep(LIVE)

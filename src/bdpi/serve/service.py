@@ -46,6 +46,8 @@ class _Session:
             self.observation = np.frombuffer(last.observation, np.float32)
             self.mask = None if last.mask is None else np.frombuffer(last.mask, np.bool_)
         self.told: Action | None = None
+        #: of its camera, the latest; for the page
+        self.picture: str | None = None
         self._tokens, self._filled = task.limits.requests_per_second, time.monotonic()
 
     @property
@@ -181,6 +183,7 @@ class Service:
         except (JournalError, sqlite3.Error) as error:
             raise Refused(507, "seq", f"nothing was stored: {error}") from error
         session.last, session.observation, session.mask = done, observation, mask
+        session.picture = getattr(request, "picture", None) or session.picture
         session.told = answer if isinstance(answer, Action) else None
         return answer
 
@@ -342,6 +345,7 @@ class Service:
                 "driven": session.person.action,
                 "asks": session.person.is_asked,
                 "mark": session.person.mark,
+                "picture": session.picture,
                 "return": session.robot.episodes.sums[0],
                 "length": session.robot.episodes.steps[0],
             }

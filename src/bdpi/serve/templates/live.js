@@ -91,19 +91,21 @@
       button.addEventListener("click", () => tell({ command, robot: name }));
       return button;
     });
+    const film = html("img", { class: "film", alt: `What the camera of ${name} sees`, hidden: "" });
     const element = html("section", { class: "robot", "data-robot": name }, html("h3", {}, name), status,
-      html("div", { class: "columns" },
+      html("div", { class: "columns" }, film,
         html("div", { class: "actions", role: "group", "aria-label": drives ? `Drive ${name}: hold a button or a key` : "Actions" }, ...buttons.map((each) => each.button)),
         html("div", { class: "scroll" }, html("table", { class: "seen" }, html("tbody", {}, ...rows.map((each) => each.row))))),
       ...(drives ? [html("div", { class: "row" }, ...marks)] : []));
     element.addEventListener("pointerdown", () => { driver = name; });
     by("robots").append(element);
-    return { element, status, buttons, rows, marks };
+    return { element, status, buttons, rows, marks, film };
   }
 
   function draw(robot) {
     if (!cards.has(robot.name)) cards.set(robot.name, card(robot.name));
-    const { element, status, buttons, rows, marks } = cards.get(robot.name), told = robot.told;
+    const { element, status, buttons, rows, marks, film } = cards.get(robot.name), told = robot.told;
+    if (robot.picture) { film.src = robot.picture; film.hidden = false; } // a new one
     element.classList.toggle("asks", robot.asks);
     const unsure = told && told.uncertainty !== undefined ? `, uncertainty ${told.uncertainty ?? "–"}` : "";
     const what = told ? `${told.status}${told.name ? `: ${told.name}` : ""}${unsure}` : drives ? "waiting" : "acting";
