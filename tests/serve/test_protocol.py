@@ -83,45 +83,6 @@ def test_a_repeated_request_is_answered_again_and_stored_once(tmp_path: Path) ->
     assert [(step.observation.tolist(), step.action, step.reward) for step in steps] == [([0, 1], 1, 1), ([1, 1], 0, 5)]
 
 
-def kill_while_driving(folder: Path, kills: int) -> None:
-    """Kill the server now and then while two robots go on, and compare the journal with what they did."""
-    server = Server(folder)
-    done: dict[str, list[float]] = {}
-    stop = threading.Event()
-
-    def robot_loop(name: str) -> None:
-        robot, made = Robot(port=server.port, name=name, patience=300), []
-        while not stop.is_set():
-            made += drive(robot, 10, first=len(made))
-        done[name] = made
-
-    threads = [threading.Thread(target=robot_loop, args=(name,)) for name in ("a", "b")]
-    port = server.port
-    for thread in threads:
-        thread.start()
-    try:
-        for number in range(kills):
-            threading.Event().wait(0.3 + 0.07 * (number % 5))
-            server.kill()
-            server = Server(folder, port=port)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-        server.stop()
-    assert all(len(made) >= 10 for made in done.values())
-    assert sorted(stored(server).values(), key=len) == sorted(done.values(), key=len)
-
-
-def test_kills_of_the_server_lose_and_double_nothing(tmp_path: Path) -> None:
-    kill_while_driving(tmp_path, 1)
-
-
-@pytest.mark.full
-def test_twenty_kills_lose_and_double_nothing(tmp_path: Path) -> None:
-    kill_while_driving(tmp_path, 20)
-
-
 def test_a_client_that_was_killed_goes_on(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         drive(Robot(port=server.port), 3)

@@ -29,7 +29,7 @@ from bdpi.serve.protocol import (
 from bdpi.serve.service import Service
 from bdpi.serve.task import complaint
 
-_REFRESH = 1.0  # seconds between two copies of the critics
+_REFRESH = 1.0  # seconds
 
 
 def make_app(service: Service) -> FastAPI:
@@ -99,10 +99,9 @@ def make_app(service: Service) -> FastAPI:
 
 
 async def _refresh(service: Service) -> None:
-    """Copy the critics now and then, in a thread, because that waits for an epoch."""
     while True:
         await asyncio.sleep(_REFRESH)
-        await asyncio.to_thread(service.uncertainty.refresh)
+        await asyncio.to_thread(service.tidy)
 
 
 async def _advice(service: Service, request: ActRequest | StepRequest) -> Weights | None:

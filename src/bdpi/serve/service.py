@@ -81,11 +81,18 @@ class Service:
         for name, number in self._store.robots().items():
             self.sessions[name] = _Session(name, Robot(agent, number), task, self._store.last(number))
         self.uncertainty = Uncertainty(agent)
+        self._checkpoints = self._journal.checkpoints(), store.checkpoints
         self.paused = self.stopped = False
         #: of the latest episodes
         self.returns: deque[float] = deque(maxlen=_SHOWN)
         #: time, reward, entropy and disagreement of the latest steps
         self.steps: deque[tuple[float, float, float, float]] = deque(maxlen=_SHOWN)
+
+    def tidy(self) -> None:
+        """What waits for epochs and for the disk: to be done every second, in another thread."""
+        self.uncertainty.refresh()
+        for make in self._checkpoints:
+            make()
 
     # -- robots -------------------------------------------------------------------------------------------------
 
