@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bdpi_robot import Refused, Robot
-from serving import TASK, Server, running
+from serving import TASK, Server, running, until
 from websockets.sync.client import connect
 
 from bdpi.agents.journal import Journal
@@ -53,6 +53,9 @@ def test_robots_share_a_memory_and_a_policy(n_stack: int, tmp_path: Path) -> Non
     with running(tmp_path, **changes) as server:  # goes on
         assert server.send("/v1/state")[1]["steps"] == 80
         assert server.send("/v1/state")[1]["policy_version"] > 0
+        values = until(lambda: {"q_expected", "q_followed"} <= (found := server.send("/v1/state")[1]).keys() and found)
+        # every episode of ten has the rewards n to n + 9
+        assert 0 < values["q_followed"] < 10 * 40
 
 
 def test_a_repeated_request_is_answered_again_and_stored_once(tmp_path: Path) -> None:

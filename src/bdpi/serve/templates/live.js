@@ -135,6 +135,7 @@
   const TOTALS = {
     position: "now", time_left: "time left", average: "average return", best: "best average", steps: "steps", episodes: "episodes", steps_per_second: "steps per second", policy_version: "epochs learned",
     epochs_due: "epochs due", journal_bytes: "journal, kB",
+    q_expected: "critics expect", q_followed: "what followed",
   };
   const totals = Object.entries(TOTALS).map(([key, text]) => {
     const value = html("dd", { "data-total": key });
