@@ -11,6 +11,7 @@
  *
  * Results: an action from 0 on; BDPI_ENDED: begin the next episode; BDPI_WAIT: stand still, then bdpi_act again;
  * BDPI_REFUSED: robot.text says why; BDPI_LOST: no answer for robot.patience seconds.
+ * robot.picture, a small JPEG or PNG in base64, goes with the next act or step, and the page shows it.
  * Before the first include: #define _POSIX_C_SOURCE 200112L
  */
 #ifndef BDPI_ROBOT_H
@@ -29,9 +30,10 @@ enum { BDPI_ENDED = -1, BDPI_WAIT = -2, BDPI_REFUSED = -3, BDPI_LOST = -4 };
 typedef struct {
     char host[64], port[8], name[65], token[100];
     long seq;
-    int patience;      /* seconds */
-    char request[4096]; /* the body */
-    char text[8192];    /* the answer, or what is wrong */
+    int patience;        /* seconds */
+    const char *picture; /* of a camera; NULL: none */
+    char request[4096];  /* the body */
+    char text[8192];     /* the answer, or what is wrong */
 } bdpi_robot;
 
 static inline void bdpi_open(bdpi_robot *robot, const char *host, const char *port, const char *name, const char *token) {
@@ -43,14 +45,29 @@ static inline void bdpi_open(bdpi_robot *robot, const char *host, const char *po
     robot->patience = 60;
 }
 
+static inline int bdpi_write(int line, const char *text, size_t length) {
+    while (length) {
+        ssize_t n = send(line, text, length, MSG_NOSIGNAL);
+        if (n <= 0) return 0;
+        text += n;
+        length -= (size_t)n;
+    }
+    return 1;
+}
+
 /* One connection, one request. Returns the status of HTTP, 0 where there is no whole answer; its body is in robot->text. */
 static inline int bdpi_try(bdpi_robot *robot, const char *kind) {
     struct addrinfo hints, *found = NULL;
     struct timeval limit = {10, 0};
+    const char *picture = strcmp(kind, "episodes") ? robot->picture : NULL, *before = ",\"picture\":\"", *after = "\"}";
     char head[512];
-    size_t got = 0;
+    size_t got = 0, length = strlen(robot->request), more = 0;
     ssize_t n;
     int status = 0, line;
+    if (picture) {
+        length -= 1; /* of its last brace */
+        more = strlen(before) + strlen(picture) + strlen(after);
+    }
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     if (getaddrinfo(robot->host, robot->port, &hints, &found) != 0) return 0;
@@ -62,10 +79,11 @@ static inline int bdpi_try(bdpi_robot *robot, const char *kind) {
                  "POST /v1/%s HTTP/1.1\r\nHost: %s:%s\r\nContent-Type: application/json\r\n%s%s%sConnection: close\r\n"
                  "Content-Length: %lu\r\n\r\n",
                  kind, robot->host, robot->port, robot->token[0] ? "Authorization: Bearer " : "", robot->token,
-                 robot->token[0] ? "\r\n" : "", (unsigned long)strlen(robot->request));
+                 robot->token[0] ? "\r\n" : "", (unsigned long)(length + more));
         if (connect(line, found->ai_addr, found->ai_addrlen) == 0 &&
-            send(line, head, strlen(head), MSG_NOSIGNAL) == (ssize_t)strlen(head) &&
-            send(line, robot->request, strlen(robot->request), MSG_NOSIGNAL) == (ssize_t)strlen(robot->request)) {
+            bdpi_write(line, head, strlen(head)) && bdpi_write(line, robot->request, length) &&
+            (!picture || (bdpi_write(line, before, strlen(before)) && bdpi_write(line, picture, strlen(picture)) &&
+                          bdpi_write(line, after, strlen(after))))) {
             while (got < sizeof robot->text - 1 && (n = recv(line, robot->text + got, sizeof robot->text - 1 - got, 0)) > 0)
                 got += (size_t)n;
             robot->text[got] = 0;
@@ -84,6 +102,7 @@ static inline int bdpi_post(bdpi_robot *robot, const char *kind) {
     struct timeval pause;
     for (int attempt = 0; attempt <= 20 * robot->patience; attempt++) {
         int status = bdpi_try(robot, kind);
+        if (status && strcmp(kind, "episodes")) robot->picture = NULL;
         if (status == 200) {
             const char *seq = strstr(robot->text, "\"seq\":"), *action = strstr(robot->text, "\"action\":");
             if (seq) robot->seq = strtol(seq + 6, NULL, 10);

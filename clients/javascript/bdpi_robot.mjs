@@ -23,13 +23,14 @@ export class Robot {
   }
 
   // What to do now: action, status, probabilities, uncertainty, policy_version.
-  act(observation, mask = null) {
-    return this.next("act", { observation, mask });
+  // picture: of a camera, a small JPEG or PNG in base64, which the page shows
+  act(observation, mask = null, picture = null) {
+    return this.next("act", { observation, mask, picture });
   }
 
   // Tell what really happened, and ask what to do next; status is "ended" where the episode is over.
-  step(executed_action, reward, next_observation, terminated = false, truncated = false, next_mask = null) {
-    return this.next("step", { executed_action, reward, next_observation, terminated, truncated, next_mask });
+  step(executed_action, reward, next_observation, terminated = false, truncated = false, next_mask = null, picture = null) {
+    return this.next("step", { executed_action, reward, next_observation, terminated, truncated, next_mask, picture });
   }
 
   async next(kind, body) {

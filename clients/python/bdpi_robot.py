@@ -10,6 +10,7 @@ while answer["status"] != "ended":
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import time
@@ -43,9 +44,14 @@ class Robot:
         """Begin an episode."""
         self._seq = self._post("episodes", {"robot": self._name})["seq"]
 
-    def act(self, observation: Sequence[float], mask: Sequence[int] | None = None) -> dict[str, Any]:
-        """What to do now: ``action``, ``status``, ``probabilities``, ``uncertainty``, ``policy_version``."""
-        return self._next("act", observation=list(observation), mask=mask)
+    def act(
+        self, observation: Sequence[float], mask: Sequence[int] | None = None, picture: bytes | None = None
+    ) -> dict[str, Any]:
+        """What to do now: ``action``, ``status``, ``probabilities``, ``uncertainty``, ``policy_version``.
+
+        :param picture: of a camera, a small JPEG or PNG, which the page shows
+        """
+        return self._next("act", picture, observation=list(observation), mask=mask)
 
     def step(
         self,
@@ -55,10 +61,12 @@ class Robot:
         terminated: bool = False,
         truncated: bool = False,
         next_mask: Sequence[int] | None = None,
+        picture: bytes | None = None,
     ) -> dict[str, Any]:
         """Tell what really happened, and ask what to do next; ``status`` is "ended" where the episode is over."""
         return self._next(
             "step",
+            picture,
             executed_action=executed_action,
             reward=reward,
             next_observation=list(next_observation),
@@ -67,7 +75,9 @@ class Robot:
             next_mask=next_mask,
         )
 
-    def _next(self, kind: str, **body: Any) -> dict[str, Any]:
+    def _next(self, kind: str, picture: bytes | None, **body: Any) -> dict[str, Any]:
+        if picture is not None:
+            body["picture"] = base64.b64encode(picture).decode()
         answer = self._post(kind, {"robot": self._name, "seq": self._seq + 1, **body})
         self._seq = answer["seq"]
         return answer

@@ -8,6 +8,7 @@ int main(int argc, char **argv) {
     int step = 0;
     if (argc < 2) return 1;
     bdpi_open(&robot, "127.0.0.1", argv[1], "c", "");
+    robot.picture = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADCAIAAAA2iEnWAAAAEElEQVR4nGP4z8AARAwQCgAf7gP9i18U1AAAAABJRU5ErkJggg==";
     while (step < 30) {
         if (bdpi_begin(&robot) != 0) return 2;
         int action = bdpi_act(&robot, seen, 2);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from PIL import Image
 
 TASK: dict[str, Any] = {
     "name": "lamp",
@@ -29,27 +31,37 @@ TASK: dict[str, Any] = {
 }
 _PROGRAM = (
     "import sys; from pathlib import Path; from bdpi.serve.listen import serve; from bdpi.serve.task import read_task\n"
-    "task, out, port, patience, trust = sys.argv[1:]\n"
+    "task, out, port, patience, trust, host = sys.argv[1:]\n"
     "say = lambda text: print(text, flush=True)\n"
-    "serve(read_task(Path(task), trust == 'True'), Path(out), '127.0.0.1', int(port), say, float(patience))"
+    "serve(read_task(Path(task), trust == 'True'), Path(out), host, int(port), say, float(patience))"
 )
 
 
 class Server:
-    """``bdpi serve``, until :meth:`stop` or :meth:`kill`."""
+    """``bdpi serve``, until :meth:`stop` or :meth:`kill`.
+
+    :param host: another name of loopback, such as 127.1, makes the server ask for a token
+    """
 
     def __init__(
-        self, folder: Path, port: int = 0, patience: float = 10.0, trust: bool = False, **changes: Any
+        self,
+        folder: Path,
+        port: int = 0,
+        patience: float = 10.0,
+        trust: bool = False,
+        host: str = "127.0.0.1",
+        **changes: Any,
     ) -> None:
         self.out = folder / "run"
         task = folder / "task.yaml"
         task.write_text(yaml.safe_dump({**TASK, **changes}))
         command = [sys.executable, "-c", _PROGRAM, str(task), str(self.out), str(port), str(patience), str(trust)]
+        command.append(host)
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if found := re.match(r"Listening: http://127\.0\.0\.1:(\d+)/", line):
-                self.port = int(found[1])
+            if found := re.match(r"Listening: http://[\d.]+:(\d+)/(?:#token=(\S+))?", line):
+                self.port, self.token = int(found[1]), found[2]
                 return
         raise AssertionError(f"the server ended with status {self.process.wait()}")
 
@@ -91,3 +103,10 @@ def running(folder: Path, **changes: Any) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+def png(width: int, height: int) -> bytes:
+    """A picture."""
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), (200, 30, 30)).save(file, "PNG")
+    return file.getvalue()

@@ -14,6 +14,9 @@ from bdpi_robot import Robot
 from serving import Server, running, until
 
 from bdpi.agents.journal import Journal
+from bdpi.runs.config import RunConfig
+from bdpi.runs.train import prepare
+from bdpi.serve.watch import watched
 
 sys.path.append(str(Path(__file__).parents[1] / "report"))
 from browser import NAMES, Browser, find_chromium
@@ -108,3 +111,24 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
     with Journal(server.out / "journal.sqlite", read_only=True) as journal:
         ends = [step for step in journal.steps() if step.terminated]
     assert [step.reward for step in ends] == [7.5]
+
+
+def test_a_watched_run_has_nothing_to_press(tmp_path: Path) -> None:
+    session = prepare(RunConfig(environment="CartPole-v1", seed=1, steps=10**9), tmp_path / "run")
+    with watched(session, 0) as address, contextlib.closing(Browser(390, 800)) as browser:
+        stop = threading.Event()
+        thread = threading.Thread(target=session.run, kwargs={"should_stop": stop.is_set})
+        thread.start()
+        try:
+            browser.open(_Address(int(address.split(":")[2].strip("/"))))  # type: ignore[arg-type]
+            until(lambda: browser.run("Number(document.querySelector('[data-total=steps]')?.textContent) > 5"))
+            until(lambda: browser.run("document.querySelector('[data-curve=entropy] path').getAttribute('d')"))
+            shown = (
+                "[...document.querySelectorAll('button')].filter((each) => each.checkVisibility() && !each.disabled)"
+            )
+            assert browser.run(f"{shown}.length") == 0
+            assert browser.run("document.documentElement.scrollWidth") <= 390
+            assert browser.problems == []
+        finally:
+            stop.set()
+            thread.join()

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from bdpi.agents.checks import check_finite, check_in_space
 from bdpi.agents.journal_database import JournalDatabase, JournalError
 from bdpi.envs.descriptions import describe, difference
+from bdpi.storage.wal import Checkpoints
 
 __all__ = ["LARGEST_REWARD", "Journal", "JournalError", "Transition"]
 
@@ -182,6 +183,11 @@ class Journal:
         if self._file.changes - before != len(rows):
             raise JournalError(f"{self.path} has stored {self._file.changes - before} of {len(rows)} transitions")
         return last
+
+    def checkpoints(self) -> Checkpoints:
+        """From now on, :meth:`append` does not wait for the disk now and then (without ``durable``). What this returns
+        does: it is to be called every second or so, in a thread of its own."""
+        return self._file.checkpoints()
 
     def _row(self, step: Transition) -> tuple[Any, ...]:
         if not abs(float(step.reward)) <= LARGEST_REWARD:

@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from bdpi.envs.descriptions import describe, space_of
 from bdpi.storage.reading import parse_json
+from bdpi.storage.wal import Checkpoints
 
 _APPLICATION = 0x62647069  # "bdpi", where SQLite files say whose they are
 VERSION = 2
@@ -59,6 +60,7 @@ class JournalDatabase:
         with self.explained("opened"):
             self._connection = self._connect_to_read() if read_only else self._connect("mode=rwc")
         self._identity = self._found()
+        self._checkpoints: Checkpoints | None = None
         #: the log, while this writes it
         self._log: tuple[int, int] | None = None
 
@@ -259,7 +261,15 @@ class JournalDatabase:
     def run(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(sql, values).fetchall()
 
+    def checkpoints(self) -> Checkpoints:
+        """See :meth:`bdpi.agents.journal.Journal.checkpoints`."""
+        if self._checkpoints is None:
+            self._checkpoints = Checkpoints(self._connection, self.path)
+        return self._checkpoints
+
     def close(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
         self._connection.close()
 
     @contextlib.contextmanager

@@ -36,15 +36,7 @@ def serve(
 
     $ bdpi serve lamp.yaml --host 0.0.0.0 --out runs/lamp
     """
-    from bdpi.runs.errors import RunError
-
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-        import websockets  # noqa: F401
-    except ImportError as error:
-        raise RunError(f"bdpi serve needs {error.name}: pip install 'bdpi[serve]'") from None
-
+    need_server("bdpi serve")
     from bdpi.runs.build import warnings_as_notes
     from bdpi.serve.listen import serve as listen
     from bdpi.serve.task import read_task
@@ -52,3 +44,15 @@ def serve(
     chosen = read_task(task, trust)
     with warnings_as_notes(say):
         listen(chosen, out or Path("runs") / "serve" / task.stem, host, port, say)
+
+
+def need_server(what: str) -> None:
+    """:raises RunError: where what is needed for ``what`` is not installed"""
+    from bdpi.runs.errors import RunError
+
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+        import websockets  # noqa: F401
+    except ImportError as error:
+        raise RunError(f"{what} needs {error.name}: pip install 'bdpi[serve]'") from None

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bdpi.commands.console import FAILED, Log, complain, program, say
+from bdpi.commands.serve import need_server
 
 if TYPE_CHECKING:
     from bdpi.runs.progress import Observer
-    from bdpi.runs.session import Outcome
+    from bdpi.runs.session import Outcome, Session
     from bdpi.runs.signals import Stop
+
+_PORT = 8088  # of the live page, as of bdpi serve
 
 
 def register(app: typer.Typer) -> None:
@@ -154,6 +159,14 @@ def train(
         ),
     ] = None,
     log: Log = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Show the run in a browser, on a live page that this machine alone can open."),
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, max=65535, help="Of --watch; 0: any that is free.", show_default="8088"),
+    ] = None,
     trust: Annotated[
         bool,
         typer.Option(
@@ -197,6 +210,8 @@ def train(
 
     $ bdpi train CartPole-v1 --log tensorboard,csv
 
+    $ bdpi train LunarLander-v3 --watch
+
     $ bdpi train --offline robot.sqlite --epochs 2000 --out runs/from-journal
     """
     from bdpi.runs.errors import RunError
@@ -204,11 +219,19 @@ def train(
 
     if eval_episodes is not None and eval_every is None and resume is None and offline is None:
         raise RunError("--eval-episodes is for --eval-every N: give both, or leave it out")
+    if port is not None and not watch:
+        raise RunError("--port is for --watch: give both, or leave it out")
     if offline is not None:
         from bdpi.commands.offline import train_offline
 
         others = {"episodes": episodes, "steps": steps, "resume": resume, "off_policy_noise": off_policy_noise}
-        others |= {"n_envs": n_envs, "eval_every": eval_every, "eval_episodes": eval_episodes, "film_every": film_every}
+        others |= {
+            "watch": watch or None,
+            "n_envs": n_envs,
+            "eval_every": eval_every,
+            "eval_episodes": eval_episodes,
+            "film_every": film_every,
+        }
         made = {"env_kwargs": parse_env_kwargs(env_kwargs or ()), "wrappers": wrapper or []}
         train_offline(offline, environment, agent, seed, epochs, settings or (), action_bits, made, out, log, **others)
         return
@@ -281,13 +304,27 @@ def train(
         )
         session = prepare(config, out, note=view.note, command=command)
     log_to(session.status, services)
-    with stop.on_signals():
+    with _page(session, watch, port, view), stop.on_signals():
         outcome = session.run(view, stop.requested)
     _report(outcome, option_for(session.config))
     if outcome.status == "failed":
         raise typer.Exit(FAILED)
     if outcome.status == "interrupted":
         raise typer.Exit(stop.exit_status)
+
+
+@contextlib.contextmanager
+def _page(session: Session, watch: bool, port: int | None, view: Observer) -> Iterator[None]:
+    """The live page while this lasts, where it is wanted."""
+    if not watch:
+        yield
+        return
+    need_server("--watch")
+    from bdpi.serve.watch import watched
+
+    with watched(session, _PORT if port is None else port) as address:
+        view.note(f"Live page: {address}")
+        yield
 
 
 def _view(stop: Stop) -> Observer:

@@ -24,6 +24,8 @@ from bdpi.runs.versions import origin
 from bdpi.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
+    from stable_baselines3.common.monitor import Monitor
+
     from bdpi.agents.health import Finding
 
 #: A file of a run, and what writes its content to an open file.
@@ -72,6 +74,8 @@ class Driver:
 
     #: whether the agent says why it may not learn
     has_findings = False
+    #: of the environments, where they are in this process
+    monitors: Sequence[Monitor[Any, Any]] = ()
 
     def __init__(self, agent: Any, environment: Any) -> None:
         self.agent, self.environment = agent, environment

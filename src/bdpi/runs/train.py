@@ -296,7 +296,7 @@ class AgentDriver(Driver):
         self.tester = None if config.off_policy_noise is None else Tester(config, agent, folder.test)
         self.evaluator = None if config.eval_every is None else Evaluator(config, agent, folder.evaluations)
         self._entropy = folder.entropy if config.record_entropy else None
-        self._monitors, self._retracing = _inside(environment, "Monitor"), _inside(environment, "Retracing")
+        self.monitors, self._retracing = _inside(environment, "Monitor"), _inside(environment, "Retracing")
         self._is_clean = True  # the environment is where the agent thinks it is
 
     def begin(self, session: Session) -> None:
@@ -309,7 +309,7 @@ class AgentDriver(Driver):
         t_start = time.time() - progress.earlier_seconds
         header: dict[str, float | str] = {"t_start": t_start, "env_id": session.config.environment}
         writer = ResultsWriter(str(path), header, override_existing=new)
-        for monitor in self._monitors:
+        for monitor in self.monitors:
             monitor.t_start, monitor.results_writer = t_start, writer
         if self.tester is not None:
             self.tester.open(len(progress.tests), t_start)
@@ -325,7 +325,7 @@ class AgentDriver(Driver):
         agent, progress, tester = self.agent, session.progress, self.tester
         recorder = Recorder(
             progress,
-            self._monitors,
+            self.monitors,
             should_stop,
             checkpoint=lambda: session.save("running"),
             began=lambda: self._check_continuation(progress, observer),
@@ -367,7 +367,7 @@ class AgentDriver(Driver):
         folder = session.folder
         traces: list[Any] = [None]  # how the episodes that are going on came about, where they can be continued
         if self._retracing and self._is_clean:
-            pairs = zip(self._monitors, self._retracing, strict=True)
+            pairs = zip(self.monitors, self._retracing, strict=True)
             traces = [{"steps": len(monitor.rewards), **each.trace()} for monitor, each in pairs]
         contents: list[Content] = [
             (folder.agent, self.agent.save),

@@ -6,17 +6,15 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
-import bdpi
 from bdpi.agents.advice import Weights
-from bdpi.serve.guard import PROTOCOL
+from bdpi.serve.page import add_page, chosen
 from bdpi.serve.protocol import (
     Action,
     ActRequest,
@@ -31,12 +29,7 @@ from bdpi.serve.protocol import (
 from bdpi.serve.service import Service
 from bdpi.serve.task import complaint
 
-_REFRESH = 1.0  # seconds between two copies of the critics
-_LIVE = 0.2  # seconds between two pictures of the page
-_POLICY = (
-    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+_REFRESH = 1.0  # seconds
 
 
 def make_app(service: Service) -> FastAPI:
@@ -78,40 +71,18 @@ def make_app(service: Service) -> FastAPI:
         service.command(request)
         return {"done": True}
 
-    @app.get("/v1/task")
-    async def task() -> dict[str, Any]:
-        """What is seen and done."""
-        return service.task.model_dump()
-
-    @app.get("/v1/state")
-    async def state() -> dict[str, Any]:
-        """How learning goes, and what robots do."""
-        return service.state()
-
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def page() -> Response:
-        headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-        return HTMLResponse(_page(), headers=headers)
-
     @app.websocket("/v1/ws")
     async def loop(socket: WebSocket) -> None:
         """Messages are the bodies of requests, with a ``type``: episodes, act, observe or step."""
-        await socket.accept(_chosen(socket))
+        await socket.accept(chosen(socket))
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             while True:
                 await socket.send_text(await _answer(service, await socket.receive_text()))
 
-    @app.websocket("/v1/live")
-    async def live(socket: WebSocket) -> None:
-        """State, five times a second; commands of a person the other way."""
-        await socket.accept(_chosen(socket))
-        showing = asyncio.create_task(_show(service, socket))
-        try:
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-                while True:
-                    await socket.send_text(await _answer(service, await socket.receive_text(), {"person"}))
-        finally:
-            showing.cancel()
+    async def commanded(text: str) -> str:
+        return await _answer(service, text, {"person"})
+
+    add_page(app, service.task.model_dump, service.state, commanded)
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> JSONResponse:
@@ -127,25 +98,10 @@ def make_app(service: Service) -> FastAPI:
     return app
 
 
-def _page() -> str:
-    folder = Path(__file__).parent / "templates"
-    style = (Path(bdpi.__file__).parent / "report" / "templates" / "page.css").read_text("utf-8")
-    parts = {name: (folder / name).read_text("utf-8") for name in ("live.html", "live.css", "live.js")}
-    return parts["live.html"].replace("/*STYLE*/", style + parts["live.css"]).replace("/*SCRIPT*/", parts["live.js"])
-
-
 async def _refresh(service: Service) -> None:
-    """Copy the critics now and then, in a thread, because that waits for an epoch."""
     while True:
         await asyncio.sleep(_REFRESH)
-        await asyncio.to_thread(service.uncertainty.refresh)
-
-
-async def _show(service: Service, socket: WebSocket) -> None:
-    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-        while True:
-            await socket.send_text(json.dumps({"type": "state", **service.state()}))
-            await asyncio.sleep(_LIVE)
+        await asyncio.to_thread(service.tidy)
 
 
 async def _advice(service: Service, request: ActRequest | StepRequest) -> Weights | None:
@@ -185,8 +141,3 @@ async def _answer(service: Service, text: str, kinds: set[str] | None = None) ->
 
 def _error(field: str, message: str) -> dict[str, str]:
     return {"error": message, "field": field}
-
-
-def _chosen(socket: WebSocket) -> str | None:
-    """The subprotocol, where it is offered; never the token."""
-    return PROTOCOL if PROTOCOL in socket.scope.get("subprotocols", []) else None

@@ -54,7 +54,9 @@ class Guard:
             return None
         if scope["path"] == "/":
             return None
-        given = headers.get("authorization", "").removeprefix("Bearer ")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            given = ""
         if scope["type"] == "websocket" and not given:
             offered = (each for each in scope.get("subprotocols", []) if each.startswith(TOKEN))
             given = next(offered, "").removeprefix(TOKEN)

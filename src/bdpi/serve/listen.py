@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
 import secrets
 import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -19,10 +22,13 @@ from bdpi.serve.connections import PATIENCE, bounded
 from bdpi.serve.guard import LARGEST, Guard
 from bdpi.serve.run import served
 from bdpi.serve.task import RobotTask
+from bdpi.serve.waking import wake_at_once
 from bdpi.storage.atomic import replacing
 from bdpi.storage.reading import Damaged, read_bytes
 
 _TOKEN = 24  # random bytes
+_LOOPBACK = "127.0.0.1"
+_WATCHERS = 16  # connections to the page of a run
 _IDLE = 60  # seconds that a connection without requests is kept
 
 
@@ -42,18 +48,7 @@ def serve(
         guarded = Guard(make_app(service), token, patience)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listening.getsockname()[1]}/"
-        config = uvicorn.Config(
-            guarded,
-            http=bounded(task.limits.connections, patience),
-            ws="websockets-sansio",
-            ws_max_size=LARGEST,
-            ws_per_message_deflate=False,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=_IDLE,
-            timeout_graceful_shutdown=2,
-        )
+        config = _config(guarded, task.limits.connections, patience)
         say(f"{task.name}: {folder} has {service.agent.num_timesteps} transitions")
         if token is not None:
             say("Others on the network see what is sent: use it in a network that you trust, or behind TLS.")
@@ -66,7 +61,43 @@ def serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end)
         say(f"Listening: {address}{'' if token is None else f'#token={token}'}")
+        wake_at_once()
         server.run(sockets=[listening])
+
+
+@contextlib.contextmanager
+def beside(app: Any, port: int) -> Iterator[str]:
+    """Serve an application on loopback while this lasts, from a thread, and give its address.
+
+    :raises RunError: when the port cannot be listened at
+    """
+    listening = _listen(_LOOPBACK, port)
+    with listening:
+        # Pings of WebSockets have random numbers of the module random, which an environment may draw from, too.
+        server = uvicorn.Server(_config(Guard(app, None, PATIENCE), _WATCHERS, PATIENCE, ws_ping_interval=None))
+        thread = threading.Thread(target=server.run, args=([listening],), name="bdpi page", daemon=True)
+        thread.start()
+        try:
+            yield f"http://{_LOOPBACK}:{listening.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _config(app: Guard, connections: int, patience: float, **more: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=bounded(connections, patience),
+        ws="websockets-sansio",
+        ws_max_size=LARGEST,
+        ws_per_message_deflate=False,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_IDLE,
+        timeout_graceful_shutdown=2,
+        **more,
+    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictBool, StrictInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StrictBool, StrictInt
+
+from bdpi.serve.pictures import LONGEST, check_picture
 
 #: What a robot may be called.
 ROBOT = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 Name = Annotated[str, Field(pattern=ROBOT)]
 Numbers = Annotated[list[FiniteFloat], Field(max_length=10_000)]
 Mask = Annotated[list[Annotated[int, Field(ge=0, le=1)]], Field(max_length=1000)]
-
+#: JPEG or PNG in base64.
+Picture = Annotated[str, Field(max_length=LONGEST), AfterValidator(check_picture)]
 
 _Command = Literal["drive", "release", "stop", "clear", "pause", "resume", "pause_learning", "resume_learning"]
 _Mark = Literal["success", "failure", "end"]
@@ -47,11 +50,13 @@ class EpisodeRequest(_Request):
 
 class _Numbered(_Request):
     seq: Annotated[StrictInt, Field(ge=1)]
+    picture: Picture | None = None
 
 
 class ActRequest(_Numbered):
     """Ask for an action.
 
+    :param picture: of a camera, for the page; nothing is learned from it, and it is not kept
     :param observation: what the robot sees now
     :param mask: which actions are possible, zeros and ones; None: all
     """
@@ -63,6 +68,7 @@ class ActRequest(_Numbered):
 class ObserveRequest(_Numbered):
     """Tell what happened after ``act``.
 
+    :param picture: as in ``act``
     :param executed_action: what was really done
     :param terminated: the task is over
     :param truncated: the episode was ended, but could have gone on

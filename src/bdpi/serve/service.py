@@ -15,6 +15,7 @@ import numpy as np
 
 from bdpi.agents import Ensemble
 from bdpi.agents.advice import Weights
+from bdpi.agents.checkup import values_and_returns
 from bdpi.agents.journal import JournalError, Transition
 from bdpi.agents.robots import Robot
 from bdpi.serve.person import Person
@@ -34,6 +35,7 @@ from bdpi.serve.task import RobotTask
 from bdpi.serve.uncertainty import Uncertainty
 
 _SHOWN = 500  # episodes, and points of curves
+_LOOK_EVERY = 10  # seconds between two looks at what critics expect
 
 
 class _Session:
@@ -46,6 +48,8 @@ class _Session:
             self.observation = np.frombuffer(last.observation, np.float32)
             self.mask = None if last.mask is None else np.frombuffer(last.mask, np.bool_)
         self.told: Action | None = None
+        #: of its camera, the latest; for the page
+        self.picture: str | None = None
         self._tokens, self._filled = task.limits.requests_per_second, time.monotonic()
 
     @property
@@ -79,11 +83,27 @@ class Service:
         for name, number in self._store.robots().items():
             self.sessions[name] = _Session(name, Robot(agent, number), task, self._store.last(number))
         self.uncertainty = Uncertainty(agent)
+        self._checkpoints = self._journal.checkpoints(), store.checkpoints
         self.paused = self.stopped = False
+        self._tidied = 0
+        #: what the critics expect where an episode has ended since, and the discounted return that followed; means
+        self.values: tuple[float, float] | None = None
         #: of the latest episodes
         self.returns: deque[float] = deque(maxlen=_SHOWN)
         #: time, reward, entropy and disagreement of the latest steps
         self.steps: deque[tuple[float, float, float, float]] = deque(maxlen=_SHOWN)
+
+    def tidy(self) -> None:
+        """What waits for epochs and for the disk: to be done every second, in another thread."""
+        self.uncertainty.refresh()
+        if self._tidied % _LOOK_EVERY == 0 and len(self.agent.replay_buffer):
+            with self.agent.learning_held():
+                q, returns = values_and_returns(self.agent)
+            if len(q):
+                self.values = float(q.mean()), float(returns.mean())
+        self._tidied += 1
+        for make in self._checkpoints:
+            make()
 
     # -- robots -------------------------------------------------------------------------------------------------
 
@@ -181,6 +201,7 @@ class Service:
         except (JournalError, sqlite3.Error) as error:
             raise Refused(507, "seq", f"nothing was stored: {error}") from error
         session.last, session.observation, session.mask = done, observation, mask
+        session.picture = getattr(request, "picture", None) or session.picture
         session.told = answer if isinstance(answer, Action) else None
         return answer
 
@@ -322,7 +343,7 @@ class Service:
         now, agent = time.monotonic(), self.agent
         latest = [each for each in self.steps if each[0] > now - 10]
         span = now - latest[0][0] if len(latest) == _SHOWN else 10.0
-        totals = {
+        totals: dict[str, Any] = {
             "steps": agent.num_timesteps,
             "episodes": agent._episode_num,
             "steps_per_second": round(len(latest) / span, 1),
@@ -333,6 +354,8 @@ class Service:
             "paused": self.paused,
             "stopped": self.stopped,
         }
+        if self.values is not None:
+            totals["q_expected"], totals["q_followed"] = (float(f"{value:.4g}") for value in self.values)
         robots = [
             {
                 "name": session.name,
@@ -342,6 +365,7 @@ class Service:
                 "driven": session.person.action,
                 "asks": session.person.is_asked,
                 "mark": session.person.mark,
+                "picture": session.picture,
                 "return": session.robot.episodes.sums[0],
                 "length": session.robot.episodes.steps[0],
             }

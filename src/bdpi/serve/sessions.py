@@ -18,11 +18,13 @@ from bdpi.runs.errors import RunError, one_line
 from bdpi.serve.protocol import ROBOT
 from bdpi.serve.task import RobotTask
 from bdpi.storage.reading import Damaged, parse_json
+from bdpi.storage.wal import Checkpoints
 
 _TABLES = (
     "CREATE TABLE robots (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-    "CREATE TABLE requests (robot INTEGER NOT NULL, seq INTEGER NOT NULL, transition INTEGER NOT NULL, "
-    "digest BLOB NOT NULL, observation BLOB, mask BLOB, answer TEXT NOT NULL, PRIMARY KEY (robot, seq)) WITHOUT ROWID",
+    "CREATE TABLE requests (robot INTEGER NOT NULL, place INTEGER NOT NULL, seq INTEGER NOT NULL, "
+    "transition INTEGER NOT NULL, digest BLOB NOT NULL, observation BLOB, mask BLOB, answer TEXT NOT NULL, "
+    "PRIMARY KEY (robot, place)) WITHOUT ROWID",
 )
 #: All that the file has in it; SQLite makes the index of what is unique. A constraint or a trigger more could forget.
 _SCHEMA = {("table", _TABLES[0]), ("table", _TABLES[1]), ("index", None)}
@@ -90,6 +92,9 @@ class Sessions:
                     self._database.execute(table)
             self._check(task)
             self._database.execute("DELETE FROM requests WHERE transition > ?", (last,))
+            self._noted = last
+            #: are to be made now and then, in a thread
+            self.checkpoints = Checkpoints(self._database, path)
         except (sqlite3.Error, ValueError, OverflowError) as error:
             self._database.close()
             raise RunError(
@@ -142,20 +147,16 @@ class Sessions:
         :param last: transition in the journal; requests whose transition could not be stored are forgotten
         """
         run = self._database.execute
-        run("BEGIN IMMEDIATE")
-        try:
+        if self._noted > last:
             run("DELETE FROM requests WHERE transition > ?", (last,))
-            values = done.seq, done.transition, done.digest, done.observation, done.mask, done.answer
-            run("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?, ?)", (robot, *values))
-            run("DELETE FROM requests WHERE robot = ? AND seq < ?", (robot, done.seq - 1))
-            run("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                run("ROLLBACK")
-            raise
+        self._noted = done.transition
+        values = done.seq, done.transition, done.digest, done.observation, done.mask, done.answer
+        # One statement: after each, a thread that learns may take its turn.
+        run("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (robot, done.seq % 2, *values))
 
     def __enter__(self) -> Sessions:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.checkpoints.close()
         self._database.close()

@@ -5,6 +5,7 @@
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const by = (id) => document.getElementById(id);
   const link = by("link");
+  const HISTORY = 150; // pictures of the page: half a minute
   let socket = null, state = null, held = null;
 
   const html = (tag, attributes = {}, ...children) => {
@@ -14,6 +15,22 @@
     return element;
   };
   const short = (value) => (Math.abs(value) >= 1000 ? value.toFixed(0) : Number(value.toPrecision(4)).toString()).replace("-", "−");
+  // A line through values, in a box of this width and height.
+  const plot = (values, width, height) => {
+    const low = Math.min(...values), high = Math.max(...values), last = Math.max(1, values.length - 1);
+    const place = (value) => 0.06 + 0.88 * (high > low ? (high - value) / (high - low) : 0.5);
+    const points = values.map((value, index) => `${(width * index / last).toFixed(1)} ${(height * place(value)).toFixed(1)}`);
+    return `M${points.join("L")}${values.length === 1 ? "h4" : ""}`;
+  };
+  const drawing = (width, height) => {
+    const path = document.createElementNS("http://www.w3.org/2000/svg", "path"), svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("preserveAspectRatio", "none");
+    path.setAttribute("class", "line");
+    path.setAttribute("vector-effect", "non-scaling-stroke");
+    svg.append(path);
+    return { path, svg };
+  };
   const tell = (message) => {
     if (socket && socket.readyState === 1) socket.send(JSON.stringify({ type: "person", ...message }));
   };
@@ -22,6 +39,8 @@
   if (!answer.ok) { link.textContent = (await answer.json()).error; return; }
   const task = await answer.json();
   document.title = by("title").textContent = task.name;
+  const drives = !task.watched; // else there is nobody to take over from
+  by("stop").hidden = by("all").hidden = !drives;
 
   // -- controls ------------------------------------------------------------------------------------------------
 
@@ -39,7 +58,7 @@
   for (const event of ["pointerup", "pointercancel", "blur"]) addEventListener(event, release);
   document.addEventListener("visibilitychange", () => { if (document.hidden) release(); });
   addEventListener("keydown", (event) => {
-    if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || !state || !state.robots.length) return;
+    if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || !drives || !state || !state.robots.length) return;
     if (event.key === "Escape") { tell({ command: "stop" }); return; }
     const action = "123456789".indexOf(event.key);
     if (action >= 0 && action < task.actions.length) hold(chosen(), action);
@@ -56,47 +75,57 @@
     const status = html("p", { class: "status" });
     const buttons = task.actions.map((action, index) => {
       const share = html("span", { class: "share" });
-      const button = html("button", { type: "button", "data-action": index }, html("span", {}, index < 9 ? `${index + 1}  ${action}` : action), share);
-      button.addEventListener("pointerdown", (event) => { if (event.button === 0) { driver = name; hold(name, index); } });
+      const button = html("button", { type: "button", "data-action": index }, html("span", {}, drives && index < 9 ? `${index + 1}  ${action}` : action), share);
+      button.addEventListener("pointerdown", (event) => { if (drives && event.button === 0) { driver = name; hold(name, index); } });
       return { button, share };
     });
     const rows = task.observations.map((each) => {
-      const value = html("td", {}), meter = html("meter", { min: each.low, max: each.high });
-      return { value, meter, row: html("tr", {}, html("th", { class: "word" }, each.name), value, html("td", { class: "word" }, each.unit), html("td", {}, meter)) };
+      const value = html("td", {}), meter = html("meter", { min: each.low ?? 0, max: each.high ?? 1 });
+      meter.hidden = each.low === null || each.high === null; // without an end
+      const { path, svg } = drawing(100, 20);
+      const cells = [html("th", { class: "word" }, each.name), value, html("td", { class: "word" }, each.unit), html("td", {}, meter), html("td", {}, svg)];
+      return { value, meter, path, latest: [], row: html("tr", {}, ...cells) };
     });
     const marks = [["success", "Success"], ["failure", "Failure"], ["end", "End episode"]].map(([command, text]) => {
       const button = html("button", { type: "button", "data-mark": command }, text);
       button.addEventListener("click", () => tell({ command, robot: name }));
       return button;
     });
+    const film = html("img", { class: "film", alt: `What the camera of ${name} sees`, hidden: "" });
     const element = html("section", { class: "robot", "data-robot": name }, html("h3", {}, name), status,
-      html("div", { class: "columns" },
-        html("div", { class: "actions", role: "group", "aria-label": `Drive ${name}: hold a button or a key` }, ...buttons.map((each) => each.button)),
+      html("div", { class: "columns" }, film,
+        html("div", { class: "actions", role: "group", "aria-label": drives ? `Drive ${name}: hold a button or a key` : "Actions" }, ...buttons.map((each) => each.button)),
         html("div", { class: "scroll" }, html("table", { class: "seen" }, html("tbody", {}, ...rows.map((each) => each.row))))),
-      html("div", { class: "row" }, ...marks));
+      ...(drives ? [html("div", { class: "row" }, ...marks)] : []));
     element.addEventListener("pointerdown", () => { driver = name; });
     by("robots").append(element);
-    return { element, status, buttons, rows, marks };
+    return { element, status, buttons, rows, marks, film };
   }
 
   function draw(robot) {
     if (!cards.has(robot.name)) cards.set(robot.name, card(robot.name));
-    const { element, status, buttons, rows, marks } = cards.get(robot.name), told = robot.told;
+    const { element, status, buttons, rows, marks, film } = cards.get(robot.name), told = robot.told;
+    if (robot.picture) { film.src = robot.picture; film.hidden = false; } // a new one
     element.classList.toggle("asks", robot.asks);
-    const what = told ? `${told.status}${told.name ? `: ${told.name}` : ""}, uncertainty ${told.uncertainty ?? "–"}` : "waiting";
+    const unsure = told && told.uncertainty !== undefined ? `, uncertainty ${told.uncertainty ?? "–"}` : "";
+    const what = told ? `${told.status}${told.name ? `: ${told.name}` : ""}${unsure}` : drives ? "waiting" : "acting";
     status.textContent = `${robot.asks ? "Asks for help. " : ""}${what}; return ${short(robot.return)} after ${robot.length} steps`;
     buttons.forEach(({ button, share }, index) => {
       const probability = told && told.probabilities.length ? told.probabilities[index] : 0;
-      share.textContent = `${(100 * probability).toFixed(0)} %`;
+      share.textContent = told && told.probabilities.length ? `${(100 * probability).toFixed(0)} %` : "";
       button.style.setProperty("--share", `${100 * probability}%`);
       button.classList.toggle("taken", Boolean(told) && told.action === index);
       button.classList.toggle("held", robot.driven === index);
-      button.disabled = Boolean(robot.mask) && !robot.mask[index];
+      button.disabled = !drives || (Boolean(robot.mask) && !robot.mask[index]);
     });
-    rows.forEach(({ value, meter }, index) => {
+    rows.forEach(({ value, meter, path, latest }, index) => {
       if (!robot.observation) return;
-      value.textContent = short(robot.observation[index]);
-      meter.value = robot.observation[index];
+      const seen = robot.observation[index];
+      value.textContent = seen === null ? "–" : short(seen);
+      meter.value = seen ?? 0;
+      latest.push(seen ?? 0);
+      if (latest.length > HISTORY) latest.shift();
+      path.setAttribute("d", plot(latest, 100, 20));
     });
     for (const button of marks) button.setAttribute("aria-pressed", String(button.dataset.mark === robot.mark));
   }
@@ -104,29 +133,27 @@
   // -- totals and curves -----------------------------------------------------------------------------------------
 
   const TOTALS = {
-    steps: "steps", episodes: "episodes", steps_per_second: "steps per second", policy_version: "epochs learned",
+    position: "now", time_left: "time left", average: "average return", best: "best average", steps: "steps", episodes: "episodes", steps_per_second: "steps per second", policy_version: "epochs learned",
     epochs_due: "epochs due", journal_bytes: "journal, kB",
+    q_expected: "critics expect", q_followed: "what followed",
   };
   const totals = Object.entries(TOTALS).map(([key, text]) => {
     const value = html("dd", { "data-total": key });
-    by("totals").append(html("div", {}, html("dt", {}, text), value));
-    return [key, value];
+    const box = html("div", {}, html("dt", {}, text), value);
+    by("totals").append(box);
+    return [key, value, box];
   });
   const CURVES = { returns: "Return per episode", rewards: "Reward per step", entropy: "Entropy, bits", disagreement: "Disagreement of the critics" };
   const curves = Object.entries(CURVES).map(([key, text]) => {
-    const path = document.createElementNS("http://www.w3.org/2000/svg", "path"), range = html("span", {});
-    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    svg.setAttribute("viewBox", "0 0 300 90");
-    svg.setAttribute("preserveAspectRatio", "none");
-    path.setAttribute("class", "line");
-    path.setAttribute("vector-effect", "non-scaling-stroke");
-    svg.append(path);
-    by("curves").append(html("figure", { class: "panel", "data-curve": key }, html("figcaption", {}, html("span", { class: "title" }, html("strong", {}, text), " ", range)), svg));
-    return [key, path, range];
+    const { path, svg } = drawing(300, 90), range = html("span", {});
+    const figure = html("figure", { class: "panel", "data-curve": key }, html("figcaption", {}, html("span", { class: "title" }, html("strong", {}, text), " ", range)), svg);
+    by("curves").append(figure);
+    return [key, path, range, figure];
   });
 
   function show() {
-    for (const [key, element] of totals) {
+    for (const [key, element, box] of totals) {
+      box.hidden = !(key in state);
       element.textContent = key === "journal_bytes" ? Math.round(state[key] / 1000) : state[key];
     }
     by("stop").setAttribute("aria-pressed", String(state.stopped));
@@ -134,13 +161,13 @@
     by("pause").setAttribute("aria-pressed", String(state.paused));
     by("learning").setAttribute("aria-pressed", String(!state.learns));
     state.robots.forEach(draw);
-    for (const [key, path, range] of curves) {
+    by("findings").replaceChildren(...(state.findings ?? []).map((each) => html("li", {}, `May not learn: ${each}`)));
+    for (const [key, path, range, figure] of curves) {
       const values = state.curves[key];
+      figure.hidden = !values.length;
       if (!values.length) continue;
-      const low = Math.min(...values), high = Math.max(...values), width = Math.max(1, values.length - 1);
-      const points = values.map((value, index) => `${(300 * index / width).toFixed(1)} ${(85 - 80 * (high > low ? (value - low) / (high - low) : 0.5)).toFixed(1)}`);
-      path.setAttribute("d", `M${points.join("L")}${values.length === 1 ? "h4" : ""}`);
-      range.textContent = `${short(low)} … ${short(high)}, now ${short(values[values.length - 1])}`;
+      path.setAttribute("d", plot(values, 300, 90));
+      range.textContent = `${short(Math.min(...values))} … ${short(Math.max(...values))}, now ${short(values[values.length - 1])}`;
     }
   }
 

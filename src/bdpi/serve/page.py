@@ -1,0 +1,89 @@
+"""The live page, and what it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, WebSocket, WebSocketDisconnect
+from fastapi.responses import HTMLResponse, Response
+
+import bdpi
+from bdpi.serve.guard import PROTOCOL
+
+#: Seconds between two pictures of the page.
+LIVE = 0.2
+_POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def add_page(
+    app: FastAPI,
+    describe: Callable[[], dict[str, Any]],
+    state: Callable[[], dict[str, Any]],
+    answer: Callable[[str], Awaitable[str]],
+) -> None:
+    """Add the page, and all that it asks for, to an application.
+
+    :param describe: what does not change: names of observations and actions
+    :param state: how learning goes, and what robots do; in JSON's types
+    :param answer: to a message of a person
+    """
+
+    @app.get("/v1/task")
+    async def task() -> dict[str, Any]:
+        """What is seen and done."""
+        return describe()
+
+    @app.get("/v1/state")
+    async def current() -> dict[str, Any]:
+        """How learning goes, and what robots do."""
+        return state()
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def page() -> Response:
+        headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+        return HTMLResponse(_page(), headers=headers)
+
+    @app.websocket("/v1/live")
+    async def live(socket: WebSocket) -> None:
+        """State, five times a second; commands of a person the other way."""
+        await socket.accept(chosen(socket))
+        showing = asyncio.create_task(_show(state, socket))
+        try:
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                while True:
+                    await socket.send_text(await answer(await socket.receive_text()))
+        finally:
+            showing.cancel()
+
+
+def chosen(socket: WebSocket) -> str | None:
+    """The subprotocol, where it is offered; never the token."""
+    return PROTOCOL if PROTOCOL in socket.scope.get("subprotocols", []) else None
+
+
+def _page() -> str:
+    folder = Path(__file__).parent / "templates"
+    style = (Path(bdpi.__file__).parent / "report" / "templates" / "page.css").read_text("utf-8")
+    parts = {name: (folder / name).read_text("utf-8") for name in ("live.html", "live.css", "live.js")}
+    return parts["live.html"].replace("/*STYLE*/", style + parts["live.css"]).replace("/*SCRIPT*/", parts["live.js"])
+
+
+async def _show(state: Callable[[], dict[str, Any]], socket: WebSocket) -> None:
+    sent: dict[str, str | None] = {}  # pictures, each of which is sent once
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+        while True:
+            now = state()
+            for robot in now["robots"]:
+                picture = robot.pop("picture", None)
+                if picture != sent.get(robot["name"]):
+                    robot["picture"] = sent[robot["name"]] = picture
+            await socket.send_text(json.dumps({"type": "state", **now}))
+            await asyncio.sleep(LIVE)
