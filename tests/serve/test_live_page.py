@@ -114,7 +114,7 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
 
 
 def test_a_watched_run_has_nothing_to_press(tmp_path: Path) -> None:
-    session = prepare(RunConfig(environment="CartPole-v1", seed=1, steps=10**9), tmp_path / "run")
+    session = prepare(RunConfig(environment="CartPole-v1", seed=1, episodes=None, steps=10**9), tmp_path / "run")
     with watched(session, 0) as address, contextlib.closing(Browser(390, 800)) as browser:
         stop = threading.Event()
         thread = threading.Thread(target=session.run, kwargs={"should_stop": stop.is_set})
