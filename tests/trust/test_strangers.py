@@ -13,10 +13,10 @@ import pytest
 import torch
 from stable_baselines3 import PPO
 
-from bdpi.runs.config import RunConfig
+from bdpi.runs.config import Place, RunConfig
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.job import execute
+from bdpi.runs.job import Job, execute
 from bdpi.runs.peer_file import load_peer, save_peer
 from bdpi.runs.play import open_agent
 from bdpi.runs.train import prepare, prepare_resumption
@@ -36,6 +36,29 @@ def run_of(path: Path, agent: str, **more: Any) -> RunFolder:
 
 def renamed(folder: RunFolder, **changes: Any) -> None:
     folder.config.write_text(json.dumps({**json.loads(folder.config.read_text()), **changes}))
+
+
+def test_a_service_that_a_file_names_gets_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it writes into the run's folder, or the user names it, too."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    folder = run_of(tmp_path / "run", "bdpi")
+    renamed(folder, log=["mlflow", "wandb", "csv"], log_id="0" * 32, status="interrupted", episodes=3)
+    with pytest.raises(RunError, match="names the log mlflow,wandb"):
+        prepare_resumption(folder.path)
+    with pytest.raises(RunError, match="names the log mlflow,"):
+        prepare_resumption(folder.path, log=["wandb"])
+    prepare_resumption(folder.path, log=["wandb", "mlflow"])
+    prepare_resumption(folder.path, trust=True)
+    renamed(folder, log=["csv"])
+    prepare_resumption(folder.path).run()
+    assert folder.progress.exists()
+    config = RunConfig(**{**dict(folder.read().config), "episodes": 4})
+    renamed(folder, log=["mlflow", "wandb"], episodes=4, status="interrupted")
+    execute(Job(Place("study", "row", "CartPole-v1", "BDPI", 1), config, folder.path))
+    assert folder.read().status.log == []  # of a study, it is the command line that says it
+    assert not list((tmp_path / "here").iterdir())
 
 
 class Bomb:

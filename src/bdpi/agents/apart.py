@@ -75,11 +75,14 @@ class Apart:
         """Another one of the same kind, without values."""
         return Apart(len(self._slots), self._values.shape[1:], self._values.dtype)
 
-    def fill(self, places: IntArray, values: NDArray[Any]) -> None:
+    def fill(self, places: IntArray, values: NDArray[Any], chosen: IntArray) -> None:
         """Take many values at once; there must be none yet.
 
         :param places: each once
+        :param values: many
+        :param chosen: which of them the places have
         """
         self._used = len(places) + 1
         self._slots[places] = np.arange(1, self._used, dtype=np.int32)
-        self._values = np.concatenate([self._values[:1], values])
+        self._values = np.zeros((self._used, *self._values.shape[1:]), self._values.dtype)
+        np.take(values, chosen, axis=0, out=self._values[1:], mode="clip")  # which copies once

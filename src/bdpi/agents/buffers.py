@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pathlib
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -301,9 +302,11 @@ class _Transitions(_Base):
 
     def returns_to_go(self) -> NDArray[np.float64]:
         """The return from each transition held to the end of its episode, or to the last one of it that is held."""
-        order = np.roll(np.arange(self.size()), -self.pos if self.full else 0)  # oldest first
         columns = self.rewards, self.discounts, self.dones
-        own = returns_to_go(*(column[order] for column in columns))
+        oldest = self.pos if self.full else 0
+        own = returns_to_go(*(np.roll(column[: self.size()], -oldest, axis=0) for column in columns))
+        if not self.n_demonstrations:
+            return own
         return np.concatenate([own, returns_to_go(*(column[self.buffer_size :] for column in columns))])
 
     def newest_rewards(self) -> NDArray[np.float32]:
@@ -326,6 +329,13 @@ class _Transitions(_Base):
             return rows.reshape(-1, *array.shape[2:])
 
         return _map(held, self.next_observations)
+
+    def next_observations_in_pieces(self) -> Iterator[Observations]:
+        """The same, some at a time."""
+        width = sum(math.prod(each.shape[1:]) for name, each in self._arrays().items() if name.startswith("next_obs"))
+        for first, end in ((0, self.size()), (self.buffer_size, len(self.actions))):
+            for piece in pieces(end, width, first):
+                yield _map(lambda array, piece=piece: array[piece].reshape(-1, *array.shape[2:]), self.next_observations)
 
     def transitions(self) -> Transitions:
         """All transitions held, oldest position first, without copying; demonstrations behind them."""

@@ -54,7 +54,7 @@ class Following:
         """
         is_apart = np.roll(begins, -1, axis=0)[: len(values)]
         places = np.flatnonzero(is_apart)
-        self._apart.fill(places, values.reshape(-1, *self.shape[2:])[places])
+        self._apart.fill(places, values.reshape(-1, *self.shape[2:]), places)
 
     def __getitem__(self, rows: int | slice) -> NDArray[Any]:
         """As of the array; a copy."""

@@ -133,7 +133,7 @@ class Links:
             linked = piece.start + np.flatnonzero(back[piece] > 0)
             self._after[(linked - back[linked]) % self._ring] = linked + 1
         if apart:
-            self._apart.fill(apart["apart_at"], apart["apart"])
+            self._apart.fill(apart["apart_at"], apart["apart"], np.arange(len(apart["apart"])))
         newest, columns = (position or rows) - 1, range(self._n_envs if rows else 0)
         self._newest = {(column, column, True): newest * self._n_envs + column for column in columns}
 

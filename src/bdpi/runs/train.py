@@ -29,6 +29,7 @@ from bdpi.runs.config import RunConfig, RunRecord, RunStatus
 from bdpi.runs.episodes import Episodes, Summary, check_number, read_monitor
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.logs import check_logs
 from bdpi.runs.play import can_draw, film_episode
 from bdpi.runs.progress import Observer, Progress
 from bdpi.runs.session import Content, Driver, Session, circumstances, new_status, now
@@ -123,6 +124,7 @@ def prepare_resumption(
     note: Callable[[str], None] = _silent,
     command: Sequence[str] = (),
     trust: bool = False,
+    log: Sequence[str] = (),
 ) -> Session:
     """Load a run that was interrupted, failed, or is to become longer. Nothing is written yet; what a process that was
     killed has left half saved is put in order.
@@ -134,7 +136,8 @@ def prepare_resumption(
     :param episodes: so many in all; the default is what the run was started with.
     :param steps: so many in all, instead of ``episodes``.
     :param trust: do what ``config.json`` says outside the folder: import the module of its environment, write its
-        journal and its autosave.
+        journal and its autosave, log to its services.
+    :param log: services that the user names, which then need no trust.
     :raises RunError: when the run cannot go on.
     """
     folder = RunFolder.open(path)
@@ -149,6 +152,8 @@ def prepare_resumption(
                 f"{path} cannot be written: {error.strerror or error}; copy it, and resume the copy"
             ) from None
     check_environment(config, folder.config, trust)
+    if not trust:
+        check_logs(status, log, folder.config)
     if is_peer(config.agent):
         raise RunError(f"runs of {config.agent} cannot be resumed: start again with bdpi train {config.environment}")
     if episodes is not None or steps is not None:

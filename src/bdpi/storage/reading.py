@@ -24,6 +24,7 @@ _MB = 1 << 20
 _LARGEST_JSON = 64 * _MB
 _DEEPEST = 60  # levels of JSON
 _FORMATS = ((1, 0), (2, 0))  # of NumPy's arrays
+_ARRAYS = 320  # megabytes that a small file may hold: whole arrays are read fast
 _LONGEST_HEADER, _MOST_ARRAYS = 1000, 5000  # NumPy takes milliseconds for some long headers
 
 
@@ -31,15 +32,16 @@ class Damaged(ValueError):
     """A file that is damaged, of another kind, or larger than it may be. The message says why, not which file."""
 
 
-def most_unpacked(size: int, factor: int = 32) -> int:
+def most_unpacked(size: int, factor: int = 32, least: int = 32) -> int:
     """How many bytes a compressed file may hold: some times its own size, and not too few for a small one.
 
     The environment variable ``BDPI_UNPACK_MB`` raises it.
 
     :param size: of the file, in bytes
     :param factor: how many times
+    :param least: megabytes that any file may hold
     """
-    return max(32 * _MB, factor * size, int(os.environ.get("BDPI_UNPACK_MB", "0")) * _MB)
+    return max(least * _MB, factor * size, int(os.environ.get("BDPI_UNPACK_MB", "0")) * _MB)
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
@@ -156,7 +158,7 @@ def read_arrays(
     :param room: makes places for some of them, by their shapes and types; the others get one of their own
     :raises Damaged: when it is none, or holds more than it may
     """
-    most = most_unpacked(file.seek(0, os.SEEK_END))
+    most = most_unpacked(file.seek(0, os.SEEK_END), least=_ARRAYS)
     file.seek(0)
     headers: Headers = {}
     arrays, starts = {}, []
