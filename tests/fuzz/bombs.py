@@ -637,6 +637,25 @@ def an_index_of_empty_lists(files: Files) -> Files:
     return {**files, "study.json": b"[" + b"[]," * 3_300_000 + b"[]]"}
 
 
+def run_with(files: Files, **changes: Any) -> Files:
+    return {**files, "config.json": json.dumps({**json.loads(files["config.json"]), **changes}).encode()}
+
+
+@bomb("run")
+def a_run_of_many_sessions(files: Files) -> Files:
+    return run_with(files, resumed=[{}] * 1_000_000)
+
+
+@bomb("run")
+def a_run_of_many_findings(files: Files) -> Files:
+    return run_with(files, findings=[{}] * 1_000_000)
+
+
+@bomb("run")
+def a_run_of_many_names(files: Files) -> Files:
+    return run_with(files, defaults={f"{number}": {} for number in range(260_000)})
+
+
 @bomb("run", slow=True)
 def an_episode_of_many_actions(files: Files) -> Files:
     trace = json.loads(files["episode.json"])

@@ -7,8 +7,18 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
+def printable(text: str) -> str:
+    """The text without what moves a terminal's cursor, or tells it something: names in files may hold that."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 class RunError(Exception):
     """Something that the user can put right. The message is one line: what was wrong, which value, what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class Busy(RunError):
@@ -16,8 +26,8 @@ class Busy(RunError):
 
 
 def one_line(message: object) -> str:
-    """The message without line breaks and terminal colours (Gymnasium paints its warnings)."""
-    return " ".join(_COLOURS.sub("", str(message)).split())
+    """The message without line breaks, terminal colours (Gymnasium paints its warnings) and control characters."""
+    return printable(" ".join(_COLOURS.sub("", str(message)).split()))
 
 
 def named(error: BaseException) -> str:
