@@ -35,7 +35,7 @@ FAILED = 1
 
 def say(text: str = "") -> None:
     """Print; if the reader of a pipe is gone, do nothing."""
-    from bdpi.runs.errors import printable
+    from bdpi.storage.reading import printable
 
     with contextlib.suppress(OSError):
         print("\n".join(map(printable, text.split("\n"))), flush=True)
@@ -52,7 +52,7 @@ def say_table(table: Table) -> None:
 
 def complain(text: str) -> None:
     """One line on standard error."""
-    from bdpi.runs.errors import printable
+    from bdpi.storage.reading import printable
 
     print(f"bdpi: {printable(text)}", file=sys.stderr, flush=True)
 

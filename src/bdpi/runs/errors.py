@@ -3,15 +3,10 @@
 import errno
 import re
 
+from bdpi.storage.reading import printable
+
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def printable(text: str) -> str:
-    """The text without what moves a terminal's cursor, or tells it something: names in files may hold that."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class RunError(Exception):

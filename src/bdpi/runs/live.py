@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bdpi.runs.errors import printable
+from bdpi.storage.reading import printable
 from bdpi.runs.formatting import duration, number
 from bdpi.runs.progress import Observer, Progress, RunInfo
 

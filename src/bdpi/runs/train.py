@@ -254,6 +254,13 @@ def _saved_progress(folder: RunFolder, config: RunConfig, status: RunStatus) -> 
     if config.off_policy_noise is not None:  # the last test is missing where the run was stopped during it
         progress.tests = _first(result.episodes, folder.test, result.test_episodes)
     progress.evaluations = _first(status.evaluations, folder.evaluations, status.evaluations)
+    if config.eval_every is not None:  # all that became due at one step may be missing, if the run was stopped then
+        due, at_once = result.steps // config.eval_every, config.n_envs // config.eval_every + 1
+        if len(progress.evaluations) < (due - at_once) * config.eval_episodes:
+            raise RunError(
+                f"{folder.config} is damaged: {result.steps} steps had {due} evaluations of {config.eval_episodes} "
+                f"episodes, and {len(progress.evaluations)} of these are there; take another copy of it"
+            )
     return progress
 
 
@@ -348,17 +355,19 @@ class AgentDriver(Driver):
             self._is_clean = False
             raise
 
-    def _evaluate_and_film(self, progress: Progress, observer: Observer, should_stop: Callable[[], bool]) -> None:
-        if self.evaluator is not None:
-            self.evaluator.catch_up(progress, should_stop)
+    def _evaluate_and_film(self, progress: Progress, observer: Observer, should_stop: Callable[[], bool]) -> bool:
+        """Returns whether all evaluations were made."""
+        if self.evaluator is not None and not self.evaluator.catch_up(progress, should_stop):
+            return False
         every, done = self._config.film_every, len(progress.episodes)
         if every is None or (due := done // every * every) <= self._filmed:
-            return
+            return True
         self._filmed = due
         try:
             film_episode(self._config, self.agent, self._folder.film_after(due), should_stop)
         except Exception as error:  # environments are foreign code
             observer.note(f"no film after {due} episodes: {error if isinstance(error, RunError) else named(error)}")
+        return True
 
     def _check_continuation(self, progress: Progress, observer: Observer) -> None:
         """Whether the episode that was going on could be continued."""

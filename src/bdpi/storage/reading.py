@@ -44,6 +44,13 @@ def most_unpacked(size: int, factor: int = 32, least: int = 32) -> int:
     return max(least * _MB, factor * size, int(os.environ.get("BDPI_UNPACK_MB", "0")) * _MB)
 
 
+def printable(text: str) -> str:
+    """The text without what moves a terminal's cursor, or tells it something: names in files may hold that."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def read_bytes(path: Path, most: int | None = None) -> bytes:
     """The content of a file: not of a pipe or a device, which might never end.
 
