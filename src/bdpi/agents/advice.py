@@ -172,9 +172,9 @@ class _Url:
     def leave_alone(self, error: Exception) -> None:
         """Do not ask for a while, for which the agent acts without it."""
         self._not_before = time.monotonic() + PAUSE
-        said = str(error) or type(error).__name__
+        said = printable(str(error) or type(error).__name__)
         warnings.warn(
-            f"the advisor {self._url} gave no advice ({printable(said):.300}): the agent acts without it for {PAUSE:g} seconds",
+            f"the advisor {self._url} gave no advice ({said:.300}): the agent acts without it for {PAUSE:g} seconds",
             RuntimeWarning,
             stacklevel=6,
         )

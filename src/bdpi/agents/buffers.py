@@ -335,7 +335,9 @@ class _Transitions(_Base):
         width = sum(math.prod(each.shape[1:]) for name, each in self._arrays().items() if name.startswith("next_obs"))
         for first, end in ((0, self.size()), (self.buffer_size, len(self.actions))):
             for piece in pieces(end, width, first):
-                yield _map(lambda array, piece=piece: array[piece].reshape(-1, *array.shape[2:]), self.next_observations)
+                yield _map(
+                    lambda array, piece=piece: array[piece].reshape(-1, *array.shape[2:]), self.next_observations
+                )
 
     def transitions(self) -> Transitions:
         """All transitions held, oldest position first, without copying; demonstrations behind them."""
@@ -462,7 +464,7 @@ class _Transitions(_Base):
 
         :param whole: gets the latter: zeros, which take no memory before they are overwritten
         """
-        room = {}
+        room: dict[str, NDArray[Any]] = {}
         for name, array in self._own(found).items():
             length = {"": 0, "shown.": 0}
             for prefix in length:

@@ -172,7 +172,7 @@ def train(
         typer.Option(
             "--trust",
             help="With --resume: do what the run's config.json says outside its folder: import the modules of its "
-            "environment and its wrappers, write its journal and its autosave, log to its services (--log allows for one).",
+            "environment and its wrappers, write its journal and its autosave, log to its services (as --log does).",
         ),
     ] = False,
 ) -> None:

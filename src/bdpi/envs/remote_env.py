@@ -57,7 +57,7 @@ class Remote(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Make a step there."""
-        wanted = {"reward": float, "terminated": bool, "truncated": bool}
+        wanted: dict[str, type] = {"reward": float, "terminated": bool, "truncated": bool}
         seen, reward, terminated, truncated, info = self._next("step", wanted, action=to_json(action))
         return seen, reward, terminated, truncated, info
 
@@ -102,7 +102,12 @@ class Remote(gym.Env[Any, Any]):
                 if not isinstance(answer, dict):
                     raise ValueError(f"it answered {answer!r:.100}")
                 break
-            except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:  # no answer, or half of one
+            except (
+                OSError,
+                http.client.HTTPException,
+                ValueError,
+                RecursionError,
+            ) as error:  # no answer, or half of one
                 self._connection.close()
                 if time.monotonic() > deadline:
                     raise ConnectionError(
@@ -149,7 +154,9 @@ def of_json(space: spaces.Space[Any], value: Any) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(of_json(part, each) for part, each in zip(space.spaces, value, strict=True))
     numbers = np.array(value, object).reshape(-1).tolist()
-    known = {"b": {bool}, "f": {int, float}}.get(np.dtype(space.dtype).kind, {int})
-    if not set(map(type, numbers)) <= known:  # NumPy would make 1 of 1.9, "1" and true
+    known: dict[str, set[type]] = {"b": {bool}, "f": {int, float}}
+    if not set(map(type, numbers)) <= known.get(
+        np.dtype(space.dtype).kind, {int}
+    ):  # NumPy would make 1 of 1.9, "1" and true
         raise TypeError(f"{value!r:.100} is nothing of {space}")
     return np.int64(value) if isinstance(space, spaces.Discrete) else np.array(value, space.dtype).reshape(space.shape)

@@ -12,8 +12,8 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 class RunError(Exception):
     """Something that the user can put right. The message is one line: what was wrong, which value, what to do."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    def __init__(self, message: object) -> None:
+        super().__init__(printable(str(message)))
 
 
 class Busy(RunError):

@@ -20,9 +20,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bdpi.storage.reading import printable
 from bdpi.runs.formatting import duration, number
 from bdpi.runs.progress import Observer, Progress, RunInfo
+from bdpi.storage.reading import printable
 
 if TYPE_CHECKING:
     from bdpi.agents.health import Finding

@@ -58,7 +58,7 @@ def check_logs(status: RunStatus, services: Sequence[str], source: object) -> No
     others = [name for name in status.log if name in OUTSIDE and name not in services]
     if others:
         raise RunError(
-            f"{source} names the log {','.join(others)}, which is written outside of its folder: if you want that, give "
+            f"{source} names the log {','.join(others)}, which is written outside of its folder: if you want it, give "
             f"--log {','.join(others)}; if the run is yours, --trust does, too"
         )
 
