@@ -80,8 +80,9 @@ def test_a_name_in_a_file_tells_the_terminal_nothing(tmp_path: Path) -> None:
 
 def test_no_error_tells_the_terminal_anything() -> None:
     with pytest.raises(RunError, match="cannot be made") as caught:
-        make_environment("CartPole-v1", arguments={ESCAPES: 1})
+        make_environment("CartPole-v1", arguments={ESCAPES: 1, "x" * 1_000_000: 1})
     assert str(caught.value).isprintable()
+    assert len(str(caught.value)) <= 10_000
 
 
 def test_a_file_asks_for_few_wrappers(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from bdpi.storage.reading import printable
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LONGEST = 10_000  # characters; a name in a file may have millions
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -13,7 +14,7 @@ class RunError(Exception):
     """Something that the user can put right. The message is one line: what was wrong, which value, what to do."""
 
     def __init__(self, message: object) -> None:
-        super().__init__(printable(str(message)))
+        super().__init__(f"{printable(str(message)):.{_LONGEST}}")
 
 
 class Busy(RunError):

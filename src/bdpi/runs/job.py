@@ -258,7 +258,8 @@ def _begin(job: Job) -> Session:
 
 def _run(job: Job, session: Session, should_stop: Callable[[], bool]) -> JobResult:
     session.status.study = job.place
-    session.status.log = [name for name in session.status.log if name not in OUTSIDE]  # whose folder is it?
+    if session.status.log:  # in a folder that may be a stranger's
+        session.status.log = [name for name in session.status.log if name not in OUTSIDE]
     log_to(session.status, job.log)
     if job.configuration is not None:
         session.status.configuration = job.configuration
