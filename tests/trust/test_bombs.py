@@ -92,6 +92,14 @@ def test_bounds_at_the_end_of_their_range_come_back(dtype: type) -> None:
     assert space_of(json.loads(json.dumps(describe(space)))) == space
 
 
+def test_a_memory_that_fills_a_smaller_one_exactly_is_full(tmp_path: Path) -> None:
+    quick_agent(Walk(), buffer_size=60).learn(30).save_replay_buffer(tmp_path / "replay.npz")
+    smaller = quick_agent(Walk(), buffer_size=30)
+    smaller.load_replay_buffer(tmp_path / "replay.npz")
+    assert (smaller.replay_buffer.pos, smaller.replay_buffer.full) == (0, True)
+    smaller.learn(10)  # it had no row for the next transition
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("actions", -1), ("actions", 2), ("observations", 5), ("discounts", 127), ("discounts", -1)]
 )
