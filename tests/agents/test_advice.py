@@ -206,14 +206,16 @@ def test_an_advisor_at_a_url() -> None:
     np.testing.assert_array_equal(np.array(asked, np.float32), rows_of(agent, "observations")[:, 0])
 
 
-@pytest.mark.parametrize("what", ["words", "a few numbers", "an error", "nobody"])
+@pytest.mark.parametrize("what", ["words", "a few numbers", "a huge number", "depths", "an error", "nobody"])
 def test_an_agent_acts_without_an_advisor_that_fails(what: str) -> None:
-    said = {"words": b"hello", "a few numbers": b'{"probabilities": [1]}'}.get(what, b'{"probabilities": [0, 1]}')
+    said = {"words": b"hello", "a few numbers": b'{"probabilities": [1]}'}
+    said |= {"a huge number": b'{"probabilities": [1%s, 1]}' % (b"0" * 400), "depths": b"[" * 100_000}
+    text = said.get(what, b'{"probabilities": [0, 1]}')
     asked = []
 
     def answer(request: Any) -> bytes:
         asked.append(request)
-        return said
+        return text
 
     with answering(answer, 500 if what == "an error" else 200) as url:
         if what == "nobody":

@@ -19,7 +19,7 @@ import pytest
 from gymnasium import spaces
 
 from bdpi import BDPI
-from bdpi.envs import Remote
+from bdpi.envs import Remote, remote_env
 from bdpi.envs.remote import OfferedEnv, make_server
 from small import QUICK, Walk, fingerprint
 
@@ -166,6 +166,68 @@ def test_a_robot_that_was_restarted_begins_a_session_at_reset() -> None:
             server.shutdown()
             thread.join()
     assert (first.steps, second.steps) == (1, 1)
+
+
+def test_without_a_session_there_is_no_step() -> None:
+    env = Walk()
+    with serving(env) as url:
+        assert post(f"{url}/v1/reset", {"session": "", "seq": 1})[0] == 409  # nobody has begun one
+        remote = Remote(url)
+        remote.reset()
+        Remote(url)
+        with pytest.raises(RuntimeError, match="another learner has come"):
+            remote.step(1)
+        with pytest.raises(RuntimeError, match="reset begins another one"):
+            remote.step(1)
+        assert env.steps == 0
+        remote.reset()
+        remote.step(1)
+        assert env.steps == 1
+
+
+@pytest.mark.parametrize("action", [1.9, 1.0, "1", True, None, [1], {}])
+def test_an_action_that_is_only_like_one_is_refused(action: Any) -> None:
+    env = Walk()
+    with serving(env) as url:
+        session = post(f"{url}/v1/session", {})[1]["session"]
+        post(f"{url}/v1/reset", {"session": session, "seq": 1})
+        assert post(f"{url}/v1/step", {"session": session, "seq": 2, "action": action})[0] == 422
+    assert env.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"observation": None}, "is nothing of"),
+        ({"observation": "x"}, "is nothing of"),
+        ({"reward": "1"}, "reward is '1'"),
+        ({"terminated": 0}, "terminated is 0"),
+        ({"info": []}, "info is"),
+        ({"reward": ...}, "'reward' is missing"),
+        ({"observation": ...}, "'observation' is missing"),
+    ],
+)
+def test_answers_of_another_program_are_named(changes: dict[str, Any], message: str) -> None:
+    class Other(OfferedEnv):
+        def _step(self, request: dict[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in {**super()._step(request), **changes}.items() if value is not ...}
+
+    with make_server(Other(Walk()), "127.0.0.1", 0, "") as server:
+        threading.Thread(target=server.serve_forever).start()
+        remote = Remote(f"http://127.0.0.1:{server.server_port}")
+        remote.reset()
+        with pytest.raises(ValueError, match=message):
+            remote.step(1)
+        server.shutdown()
+
+
+def test_an_answer_of_many_levels_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Walk()) as url:
+        remote = Remote(url, patience=0.2)
+        remote.reset()
+        monkeypatch.setattr(remote_env.http.client.HTTPResponse, "read", lambda *_: b"[" * 100_000)
+        with pytest.raises(ConnectionError, match="gives no answer"):
+            remote.step(1)
 
 
 def test_errors_of_the_environment_are_named_and_nobody_is_waited_for_for_ever() -> None:

@@ -23,11 +23,12 @@ import gymnasium as gym
 import numpy as np
 import safetensors.numpy
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 import watched
 from bdpi import TabularBDPI
 from bdpi.agents.journal import Journal, Transition
-from kinds import KINDS, SMALL, Files, packed, unpacked
+from kinds import KINDS, SMALL, Files, agent_of, packed, unpacked
 
 Bomb = Callable[[Files], Files]
 BOMBS: dict[str, tuple[str, Bomb]] = {}
@@ -108,6 +109,69 @@ def a_memory_of_a_gigabyte_of_zeros(files: Files) -> Files:
 @bomb("replay")
 def a_memory_that_says_a_terabyte(files: Files) -> Files:
     return {"replay.npz": rezipped(files["replay.npz"], rewards=npy((10**12,)))}
+
+
+def replay_of(rows: int, noise: int = 0, shown: int = 0, ends: int = 0, **settings: Any) -> Files:
+    """A full memory of zeros.
+
+    :param noise: rewards that do not compress
+    :param shown: rows of demonstrations
+    :param ends: of each transition: whether an episode ended
+    """
+    held = agent_of(**settings).replay_buffer.held()
+    arrays: dict[str, NDArray[Any]] = {"position": np.array([0, 1])}
+    for name in held.keys() - {"position"}:
+        for prefix, n in (("", rows), ("shown.", shown)) if shown else (("", rows),):
+            arrays[prefix + name] = np.zeros((n, *held[name].shape[1:]), held[name].dtype)
+    arrays["rewards"].reshape(-1)[:noise] = np.random.default_rng(0).standard_normal(noise)
+    arrays["dones"][:] = ends
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    return {"replay.npz": stream.getvalue(), "settings.json": json.dumps({**settings, "buffer_size": rows}).encode()}
+
+
+@bomb("replay")
+def a_memory_of_half_a_million_rows_that_are_kept_once(_: Files) -> Files:
+    return replay_of(500_000, optimize_memory_usage=True, n_steps=3)
+
+
+@bomb("replay")
+def a_memory_of_half_a_million_episodes_that_are_kept_once(_: Files) -> Files:
+    return replay_of(500_000, ends=1, optimize_memory_usage=True)
+
+
+@bomb("replay")
+def a_memory_of_half_a_million_stacks(_: Files) -> Files:
+    files = replay_of(500_000, n_stack=4)
+    apart = {"apart_at": np.arange(500_000), "apart": np.zeros((500_000, 3, 4), np.float32)}
+    arrays = {**apart, "back": np.full((500_000, 1), -1)}
+    parts = {name: iter([*npy(array.shape, array.dtype.str), array.tobytes()]) for name, array in arrays.items()}
+    return {**files, "replay.npz": rezipped(files["replay.npz"], **parts)}
+
+
+@bomb("replay", slow=True)
+def a_memory_of_millions_of_rows_that_look_ahead(_: Files) -> Files:
+    return replay_of(5_700_000, noise=2_300_000, n_steps=3)
+
+
+@bomb("replay", slow=True)
+def a_memory_of_millions_of_rows_that_are_stacked(_: Files) -> Files:
+    return replay_of(5_000_000, noise=2_300_000, n_stack=4)
+
+
+@bomb("replay", slow=True)
+def a_memory_of_millions_of_rows_that_are_kept_once(_: Files) -> Files:
+    return replay_of(5_700_000, noise=2_300_000, optimize_memory_usage=True)
+
+
+@bomb("replay", slow=True)
+def a_memory_of_millions_of_episodes_that_are_kept_once(_: Files) -> Files:
+    return replay_of(5_700_000, noise=2_300_000, ends=1, optimize_memory_usage=True, n_steps=3)
+
+
+@bomb("replay", slow=True)
+def a_memory_of_millions_of_demonstrations(_: Files) -> Files:
+    return replay_of(100_000, shown=5_600_000, n_steps=3)
 
 
 @bomb("journal")
@@ -571,6 +635,25 @@ def an_index_of_many_runs(files: Files) -> Files:
 @bomb("results", slow=True)
 def an_index_of_empty_lists(files: Files) -> Files:
     return {**files, "study.json": b"[" + b"[]," * 3_300_000 + b"[]]"}
+
+
+def run_with(files: Files, **changes: Any) -> Files:
+    return {**files, "config.json": json.dumps({**json.loads(files["config.json"]), **changes}).encode()}
+
+
+@bomb("run")
+def a_run_of_many_sessions(files: Files) -> Files:
+    return run_with(files, resumed=[{}] * 1_000_000)
+
+
+@bomb("run")
+def a_run_of_many_findings(files: Files) -> Files:
+    return run_with(files, findings=[{}] * 1_000_000)
+
+
+@bomb("run")
+def a_run_of_many_names(files: Files) -> Files:
+    return run_with(files, defaults={f"{number}": {} for number in range(260_000)})
 
 
 @bomb("run", slow=True)

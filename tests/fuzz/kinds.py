@@ -109,13 +109,13 @@ def _cart_pole() -> gym.Env[Any, Any]:
     return gym.make("CartPole-v1")
 
 
-def _agent(**changes: Any) -> BDPI:
+def agent_of(**changes: Any) -> BDPI:
     return BDPI("MlpPolicy", _cart_pole(), seed=0, policy_kwargs=TINY, **{**SMALL, **changes})
 
 
 def make_agents(folder: Path) -> Iterator[Path]:
     for number, buffer in enumerate((True, False)):
-        _agent().learn(10).save(folder / f"{number}" / "agent.zip", include_buffer=buffer)
+        agent_of().learn(10).save(folder / f"{number}" / "agent.zip", include_buffer=buffer)
         yield folder / f"{number}"
     agent = BDPI("MlpPolicy", PARTS, seed=0, policy_kwargs={**TINY, "action_bits": 2}, **SMALL)
     seen = PARTS.observation_space.sample()
@@ -137,12 +137,14 @@ def use_agent(folder: Path) -> None:
 
 
 def make_replays(folder: Path) -> Iterator[Path]:
-    _agent().learn(20).save_replay_buffer(folder / "replay.npz")
+    agent_of().learn(20).save_replay_buffer(folder / "replay.npz")
     yield folder
 
 
 def use_replay(folder: Path) -> None:
-    agent = _agent()
+    """In a memory as ``settings.json`` says, where that is there."""
+    settings = folder / "settings.json"
+    agent = agent_of(**json.loads(settings.read_text())) if settings.exists() else agent_of()
     agent.load_replay_buffer(folder / "replay.npz")
     agent.learn_once()
 

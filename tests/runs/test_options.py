@@ -160,6 +160,29 @@ def test_the_best_agent_is_kept_and_evaluating_changes_no_training(tmp_path: Pat
     assert len(play(folder, 1)) == 1
 
 
+def test_evaluations_that_are_overdue_can_be_stopped(tmp_path: Path) -> None:
+    """They come before the first step of a run that is resumed, and Ctrl-C had to be pressed twice."""
+    plan = plan_of(episodes=None, steps=100, eval_every=50, eval_episodes=3)
+    assert prepare(plan, tmp_path / "run").run().status == "finished"
+    folder = RunFolder(tmp_path / "run")
+    whole = json.loads(folder.config.read_text())
+    folder.config.write_text(json.dumps({**whole, "evaluations": 3}))
+    outcome = prepare_resumption(folder.path, steps=150).run(should_stop=lambda: True)
+    assert (outcome.status, outcome.summary.steps, folder.read().status.evaluations) == ("interrupted", 100, 3)
+    assert prepare_resumption(folder.path).run().status == "finished"
+    assert len(read_monitor(folder.evaluations)) == 9
+
+
+def test_a_file_asks_for_no_more_evaluations_than_a_run_may_lack(tmp_path: Path) -> None:
+    plan = plan_of(episodes=None, steps=100, eval_every=50, eval_episodes=3)
+    assert prepare(plan, tmp_path / "run").run().status == "finished"
+    folder = RunFolder(tmp_path / "run")
+    whole = json.loads(folder.config.read_text())
+    folder.config.write_text(json.dumps({**whole, "eval_every": 1, "result": {**whole["result"], "steps": 10**12}}))
+    with pytest.raises(RunError, match=r"10{12} steps had 10{12} evaluations of 3 episodes, and 6 of these are there"):
+        prepare_resumption(folder.path, steps=2 * 10**12)
+
+
 PLANS = {
     "several environments": plan_of(n_envs=3, eval_every=40, eval_episodes=2),
     "noise, and no actor": plan_of(agent="abcdqn", n_envs=2, off_policy_noise=0.2, eval_every=30, eval_episodes=2),

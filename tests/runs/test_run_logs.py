@@ -45,7 +45,7 @@ def test_a_run_that_is_resumed_goes_on_in_the_same_logs(tmp_path: Path) -> None:
     run = tmp_path / "run"
     lake = "train", "FrozenLake-v1", *SETTINGS, "--out"
     bdpi(*lake, str(run), "--episodes", "8", "--log", "tensorboard,wandb", "--log", "csv,mlflow")
-    bdpi("train", "--resume", str(run), "--episodes", "15")
+    bdpi("train", "--resume", str(run), "--episodes", "15", "--log", "wandb,mlflow")
     bdpi(*lake, str(tmp_path / "quiet"), "--episodes", "15")
     recorded = read_monitor(run / "monitor.csv")
     assert recorded.returns == read_monitor(tmp_path / "quiet" / "monitor.csv").returns

@@ -27,7 +27,7 @@ def npz(path: Path, shape: tuple[int, ...], name: str = "rewards", megabytes: in
     return path
 
 
-@pytest.mark.parametrize(("shape", "megabytes"), [((10**12,), 0), ((60 << 18,), 60)])
+@pytest.mark.parametrize(("shape", "megabytes"), [((10**12,), 0), ((330 << 18,), 330)])
 def test_an_array_that_is_larger_than_its_file_warrants(tmp_path: Path, shape: tuple[int, ...], megabytes: int) -> None:
     path = npz(tmp_path / "replay.npz", shape, megabytes=megabytes)
     with path.open("rb") as file, pytest.raises(Damaged, match="too large"):
@@ -37,9 +37,9 @@ def test_an_array_that_is_larger_than_its_file_warrants(tmp_path: Path, shape: t
 
 
 def test_the_limit_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BDPI_UNPACK_MB", "100")
-    with npz(tmp_path / "replay.npz", (60 << 18,), megabytes=60).open("rb") as file:
-        assert read_arrays(file)["rewards"].shape == (60 << 18,)
+    monkeypatch.setenv("BDPI_UNPACK_MB", "400")
+    with npz(tmp_path / "replay.npz", (330 << 18,), megabytes=330).open("rb") as file:
+        assert read_arrays(file)["rewards"].shape == (330 << 18,)
 
 
 def test_arrays_come_back_and_objects_do_not() -> None:
@@ -90,6 +90,14 @@ def test_bounds_at_the_end_of_their_range_come_back(dtype: type) -> None:
     limits = np.iinfo(dtype)
     space = spaces.Box(limits.min, limits.max, (3,), dtype)
     assert space_of(json.loads(json.dumps(describe(space)))) == space
+
+
+def test_a_memory_that_fills_a_smaller_one_exactly_is_full(tmp_path: Path) -> None:
+    quick_agent(Walk(), buffer_size=60).learn(30).save_replay_buffer(tmp_path / "replay.npz")
+    smaller = quick_agent(Walk(), buffer_size=30)
+    smaller.load_replay_buffer(tmp_path / "replay.npz")
+    assert (smaller.replay_buffer.pos, smaller.replay_buffer.full) == (0, True)
+    smaller.learn(10)  # it had no row for the next transition
 
 
 @pytest.mark.parametrize(

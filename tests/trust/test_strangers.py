@@ -13,10 +13,11 @@ import pytest
 import torch
 from stable_baselines3 import PPO
 
-from bdpi.runs.config import RunConfig
+from bdpi.runs.build import make_environment
+from bdpi.runs.config import Place, RunConfig
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.job import execute
+from bdpi.runs.job import Job, execute
 from bdpi.runs.peer_file import load_peer, save_peer
 from bdpi.runs.play import open_agent
 from bdpi.runs.train import prepare, prepare_resumption
@@ -36,6 +37,60 @@ def run_of(path: Path, agent: str, **more: Any) -> RunFolder:
 
 def renamed(folder: RunFolder, **changes: Any) -> None:
     folder.config.write_text(json.dumps({**json.loads(folder.config.read_text()), **changes}))
+
+
+def test_a_service_that_a_file_names_gets_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it writes into the run's folder, or the user names it, too."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    folder = run_of(tmp_path / "run", "bdpi")
+    renamed(folder, log=["mlflow", "wandb", "csv"], log_id="0" * 32, status="interrupted", episodes=3)
+    with pytest.raises(RunError, match="names the log mlflow,wandb"):
+        prepare_resumption(folder.path)
+    with pytest.raises(RunError, match="names the log mlflow,"):
+        prepare_resumption(folder.path, log=["wandb"])
+    prepare_resumption(folder.path, log=["wandb", "mlflow"])
+    prepare_resumption(folder.path, trust=True)
+    renamed(folder, log=["csv"])
+    prepare_resumption(folder.path).run()
+    assert folder.progress.exists()
+    config = RunConfig(**{**dict(folder.read().config), "episodes": 4})
+    renamed(folder, log=["mlflow", "wandb"], episodes=4, status="interrupted")
+    execute(Job(Place("study", "row", "CartPole-v1", "BDPI", 1), config, folder.path))
+    assert folder.read().status.log == []  # of a study, it is the command line that says it
+    assert not list((tmp_path / "here").iterdir())
+
+
+ESCAPES = "x\x1b]0;pwned\x07\x1b[2J"
+
+
+def test_a_name_in_a_file_tells_the_terminal_nothing(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", "bdpi")
+    whole = folder.config.read_text()
+    for where in ("env_kwargs", "hyperparameters", "policy_kwargs", "versions", "defaults", "new"):
+        folder.config.write_text(whole)
+        renamed(folder, **{where: {"in it": [{ESCAPES: 1}]}})
+        with pytest.raises(RunError, match="is damaged: it has a name"):
+            folder.read()
+    done = subprocess.run([*BDPI, "play", str(folder.path)], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.rstrip().isprintable()
+
+
+def test_no_error_tells_the_terminal_anything() -> None:
+    with pytest.raises(RunError, match="cannot be made") as caught:
+        make_environment("CartPole-v1", arguments={ESCAPES: 1, "x" * 1_000_000: 1})
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) <= 10_000
+
+
+def test_a_file_asks_for_few_wrappers(tmp_path: Path) -> None:
+    """Thousands were a RecursionError."""
+    folder = run_of(tmp_path / "run", "bdpi")
+    renamed(folder, wrappers=["gymnasium.wrappers:RecordEpisodeStatistics"] * 3000, episodes=3, status="interrupted")
+    with pytest.raises(RunError, match="at most 32 wrappers, not 3000"):
+        prepare_resumption(folder.path)
 
 
 class Bomb:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from bdpi.agents import checks
 from bdpi.learner.interface import FloatArray
+from bdpi.storage.reading import printable
 
 #: Seconds that an advisor at a URL may take, and for which one that failed is left alone.
 PATIENCE, PAUSE = 1.0, 10.0
@@ -75,7 +76,7 @@ class Advice:
         """:raises ValueError: for what is no distribution"""
         try:
             weights = np.asarray(said, np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             weights = np.array(np.nan)
         if weights.shape != (self._n_actions,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise ValueError(
@@ -171,7 +172,7 @@ class _Url:
     def leave_alone(self, error: Exception) -> None:
         """Do not ask for a while, for which the agent acts without it."""
         self._not_before = time.monotonic() + PAUSE
-        said = str(error) or type(error).__name__
+        said = printable(str(error) or type(error).__name__)
         warnings.warn(
             f"the advisor {self._url} gave no advice ({said:.300}): the agent acts without it for {PAUSE:g} seconds",
             RuntimeWarning,

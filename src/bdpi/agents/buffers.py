@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecEnv
 
+from bdpi.agents.apart import pieces
 from bdpi.agents.files import File, refuse_pickle, with_ending
 from bdpi.agents.following import Flat, Following
 from bdpi.agents.journal import Transition
@@ -22,7 +25,7 @@ from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 from bdpi.learner.scales import returns_to_go
 from bdpi.storage.atomic import write_atomically
-from bdpi.storage.reading import Damaged, read_arrays
+from bdpi.storage.reading import Damaged, Headers, read_arrays
 
 
 def stacked(values: list[Any]) -> Any:
@@ -81,7 +84,9 @@ class _Transitions(_Base):
         if self.looks_ahead or n_steps > 1 or n_stack > 1 or optimize_memory_usage:
             self.begins = np.ones((self.buffer_size, self.n_envs), dtype=bool)
         #: from each transition to the one before it; None: nothing looks back
-        self.links = Links(self.buffer_size, self.n_envs, n_stack) if n_stack > 1 else None
+        self.links: Links | None = None
+        if n_stack > 1 and not isinstance(self.observations, dict):  # for which stacks are refused
+            self.links = Links(self.buffer_size, self.n_envs, n_stack, self.observations[0, 0])
         if optimize_memory_usage:
             if isinstance(self.observations, dict):
                 raise ValueError("optimize_memory_usage=True is not for Dict observations")
@@ -134,7 +139,7 @@ class _Transitions(_Base):
         self.actions[row] = (action - self._first_action).reshape(self.n_envs, 1)
         self.rewards[row], self.dones[row] = reward, done
         if self.begins is not None:
-            begins = self.begins[row] = self._begins(row)
+            begins = self.begins[row] = self._begins(np.array([row]))[0]
             if isinstance(self.next_observations, Following):
                 self.next_observations.go_on(row - 1, begins)
         if self.links is not None:
@@ -201,7 +206,7 @@ class _Transitions(_Base):
         pos, full, added = self.pos, self.full, self._added
         first = len(self._arrays()["actions"])
         for name, array in self._arrays().items():
-            self._set_array(name, np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)]), first)
+            self._set_array(name, np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)]))
         if self.begins is not None:
             self.begins = np.concatenate([self.begins, np.ones((rows, self.n_envs), dtype=bool)])
         places = np.arange(rows * self.n_envs).reshape(rows, self.n_envs)
@@ -276,18 +281,17 @@ class _Transitions(_Base):
         is_there = ~is_newest & ~self.begins[next_row, env]
         return np.where(is_there, next_row * self.n_envs + env, index), is_there
 
-    def _begins(self, row: int) -> BoolArray:
-        """Which transitions of a row are the first of an episode, or do not go on where those before them ended."""
-        if row == self.buffer_size or (row == 0 and not self.full):
-            return np.ones(self.n_envs, dtype=bool)
-        before = row - 1 if row else self.buffer_size - 1
+    def _begins(self, rows: IntArray) -> BoolArray:
+        """Which transitions of some rows are the first of an episode, or do not go on where those before them ended."""
+        before = np.where(rows > 0, rows, self.buffer_size) - 1
         begins = self.dones[before].astype(bool)
         seen, left = (
             (each.values() if isinstance(each, dict) else [each])
             for each in (self.observations, self.next_observations)
         )
         for now, then in zip(seen, left, strict=True):
-            begins |= (now[row] != then[before]).reshape(self.n_envs, -1).any(axis=1)
+            begins |= (now[rows] != then[before]).reshape(len(rows), self.n_envs, -1).any(axis=2)
+        begins[(rows == self.buffer_size) | ((rows == 0) & (not self.full))] = True
         return begins
 
     def _goes_on(self, before: int, after: int) -> bool:
@@ -298,9 +302,11 @@ class _Transitions(_Base):
 
     def returns_to_go(self) -> NDArray[np.float64]:
         """The return from each transition held to the end of its episode, or to the last one of it that is held."""
-        order = np.roll(np.arange(self.size()), -self.pos if self.full else 0)  # oldest first
         columns = self.rewards, self.discounts, self.dones
-        own = returns_to_go(*(column[order] for column in columns))
+        oldest = self.pos if self.full else 0
+        own = returns_to_go(*(np.roll(column[: self.size()], -oldest, axis=0) for column in columns))
+        if not self.n_demonstrations:
+            return own
         return np.concatenate([own, returns_to_go(*(column[self.buffer_size :] for column in columns))])
 
     def newest_rewards(self) -> NDArray[np.float32]:
@@ -323,6 +329,15 @@ class _Transitions(_Base):
             return rows.reshape(-1, *array.shape[2:])
 
         return _map(held, self.next_observations)
+
+    def next_observations_in_pieces(self) -> Iterator[Observations]:
+        """The same, some at a time."""
+        width = sum(math.prod(each.shape[1:]) for name, each in self._arrays().items() if name.startswith("next_obs"))
+        for first, end in ((0, self.size()), (self.buffer_size, len(self.actions))):
+            for piece in pieces(end, width, first):
+                yield _map(
+                    lambda array, piece=piece: array[piece].reshape(-1, *array.shape[2:]), self.next_observations
+                )
 
     def transitions(self) -> Transitions:
         """All transitions held, oldest position first, without copying; demonstrations behind them."""
@@ -352,16 +367,12 @@ class _Transitions(_Base):
 
     _SCALARS = ("actions", "rewards", "dones", "timeouts", "discounts")
 
-    def _set_array(self, name: str, array: NDArray[Any], rows: int) -> None:
+    def _set_array(self, name: str, array: NDArray[Any]) -> None:
         whole, _, key = name.partition(".")
         if key:
             getattr(self, whole)[key] = array
         elif name == "back" and self.links is not None:
             self.links.back = array
-        elif isinstance(getattr(self, whole), Following):
-            following = self.next_observations = Following(self.observations)  # type: ignore[assignment]
-            for row in (*range(rows), *range(self.buffer_size, len(array))):  # those that are held
-                following[row] = array[row]
         else:
             setattr(self, whole, array)
 
@@ -406,15 +417,15 @@ class _Transitions(_Base):
             path = pathlib.Path(path)
             path = path if path.exists() else with_ending(path, ".npz")
         refuse_pickle(path)
+        where = str(path) if isinstance(path, str | os.PathLike) else "the file"
+        whole: dict[str, NDArray[Any]] = {}
         try:
-            if isinstance(path, str | os.PathLike):
-                with open(path, "rb") as file:
-                    loaded = read_arrays(file)
-            else:
-                loaded = read_arrays(path)  # type: ignore[arg-type]
+            with contextlib.ExitStack() as stack:
+                file: Any = stack.enter_context(open(path, "rb")) if isinstance(path, str | os.PathLike) else path
+                loaded = read_arrays(file, lambda headers: self._room(headers, whole))
         except Damaged as error:
             raise ValueError(f"{path} is not a replay memory, or it is damaged: {error}") from error
-        self.take_over(loaded, str(path) if isinstance(path, str | os.PathLike) else "the file")
+        self._take(whole, loaded, where)
 
     def held(self) -> dict[str, NDArray[Any]]:
         """The transitions held, as arrays."""
@@ -433,16 +444,51 @@ class _Transitions(_Base):
         :param where: it comes from, for messages
         :raises ValueError: when they do not fit; nothing changes then
         """
+        whole: dict[str, NDArray[Any]] = {}
+        room = self._room({name: (array.shape, array.dtype) for name, array in loaded.items()}, whole)
+        for name, place in room.items():
+            place[...] = loaded[name]
+        self._take(whole, {**loaded, **room}, where)
+
+    def _own(self, names: Container[str]) -> dict[str, Any]:
+        """The arrays that a file should have; with masks, if it has some."""
+        own = self._arrays()
+        if "masks" in names and "masks" not in own:
+            assert isinstance(self.action_space, spaces.Discrete)
+            shape = (len(self.actions), self.n_envs, int(self.action_space.n))
+            own |= {name: np.zeros(shape, dtype=bool) for name in ("masks", "next_masks")}
+        return own
+
+    def _room(self, found: Headers, whole: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Places for the arrays of a file that fit, in those that this memory will have.
+
+        :param whole: gets the latter: zeros, which take no memory before they are overwritten
+        """
+        room: dict[str, NDArray[Any]] = {}
+        for name, array in self._own(found).items():
+            length = {"": 0, "shown.": 0}
+            for prefix in length:
+                shape, dtype = found.get(prefix + name, ((), None))
+                if shape[1:] == array.shape[1:] and dtype == array.dtype:
+                    length[prefix] = shape[0]
+            n, n_shown = length.values()
+            if n <= self.buffer_size:
+                whole[name] = np.zeros((self.buffer_size + n_shown, *array.shape[1:]), array.dtype)
+                both = {name: whole[name][:n], f"shown.{name}": whole[name][self.buffer_size :]}
+                room |= {key: place for key, place in both.items() if key in found and found[key][0] == place.shape}
+        return room
+
+    def _take(self, whole: dict[str, NDArray[Any]], loaded: dict[str, NDArray[Any]], where: str) -> None:
+        """See :meth:`take_over`.
+
+        :param whole: arrays of this memory, as :meth:`_room` made them; they hold what of ``loaded`` fits
+        """
         loaded = dict(loaded)
         position = loaded.pop("position", np.zeros(0))
         apart = {name: loaded.pop(name) for name in list(loaded) if name in ("apart", "apart_at")}
         shown = {name.removeprefix("shown."): loaded.pop(name) for name in list(loaded) if name.startswith("shown.")}
-        own = self._arrays()
-        if "masks" in loaded and "masks" not in own:
-            assert isinstance(self.action_space, spaces.Discrete)
-            shape = (len(self.actions), self.n_envs, int(self.action_space.n))
-            own |= {name: np.zeros(shape, dtype=bool) for name in ("masks", "next_masks")}
-        if loaded.keys() != own.keys() or position.shape != (2,):
+        own = self._own(loaded)
+        if loaded.keys() != own.keys() or position.shape != (2,) or position.dtype.kind != "i":
             raise ValueError(f"{where} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
         saved_shape = loaded["actions"].shape
         if len(saved_shape) == 3 and saved_shape[1] != self.n_envs:
@@ -456,7 +502,11 @@ class _Transitions(_Base):
             raise ValueError(
                 f"{where} does not fit: it ends at position {pos}, this memory has {self.buffer_size} rows"
             )
+        if pos == self.buffer_size:  # of a larger memory, where it was not full
+            pos, full = 0, True
         rows = self.buffer_size if full else pos
+        if shown and isinstance(self.next_observations, Following):
+            raise ValueError(f"{where} does not fit: with optimize_memory_usage=True there are no demonstrations")
         if shown and shown.keys() != own.keys():
             raise ValueError(f"{where} is not a replay memory of this kind of agent: it shows {sorted(shown)}")
         parts = [(loaded, rows, ""), *([(shown, len(shown["actions"]), "the demonstrations' ")] if shown else [])]
@@ -469,45 +519,47 @@ class _Transitions(_Base):
                     )
                 if found.dtype != array.dtype:
                     raise ValueError(f"{where} does not fit: {whose}{name} is {found.dtype}, this memory {array.dtype}")
-                if array.dtype.kind == "f" and not np.isfinite(found).all():
-                    raise ValueError(f"{where} is damaged: {whose}{name} holds numbers that are not finite")
-                self._check_range(whose, name, found, where)
+                for piece in pieces(length, array[:1].size):
+                    self._check_numbers(whose, name, found[piece], where)
         if self.links is not None:
             for given, is_full, kept in ((loaded, bool(full), apart), (shown, False, {})):
                 if given:
                     self.links.check(given["back"], is_full, kept, self.observations[0, 0], where)
-        taken = {}
-        for name, array in own.items():  # zeros, which take no memory before they are overwritten
-            n_shown = len(shown[name]) if shown else 0
-            taken[name] = np.zeros((self.buffer_size + n_shown, *array.shape[1:]), array.dtype)
-            taken[name][:rows] = loaded[name]
-            if shown:
-                taken[name][self.buffer_size :] = shown[name]
-        for name, array in taken.items():
-            self._set_array(name, array, rows)
+        once = isinstance(self.next_observations, Following)
+        for name, array in whole.items():
+            self._set_array(name, array)
         self.n_demonstrations = len(shown["actions"]) * self.n_envs if shown else 0
         self.pos, self.full = pos, bool(full)
-        self._added, self._contents = (pos + full * self.buffer_size) * self.n_envs, object()
+        self._added, self._contents = (pos + bool(full) * self.buffer_size) * self.n_envs, object()
         if self.links is not None:
             self.links.restore(rows, pos, apart)
         if self.begins is not None:
             self.begins = np.ones((len(self.actions), self.n_envs), dtype=bool)
-            for row in (*range(rows), *range(self.buffer_size, len(self.actions))):  # those that are held
-                self.begins[row] = self._begins(row)
+            width = self.n_envs + sum(whole[name][:1].size for name in whole if "observations" in name)
+            for first, end in ((0, rows), (self.buffer_size, len(self.actions))):  # those that are held
+                for piece in pieces(end, width, first):
+                    self.begins[piece] = self._begins(np.arange(piece.start, piece.stop))
             if full:
                 self.begins[pos] = True  # the oldest
-            if isinstance(self.next_observations, Following):
-                for row in range(rows):
-                    self.next_observations.go_on(row - 1, self.begins[row])
+            if once:
+                following = Following(self.observations)
+                following.take_over(self.next_observations[:rows], self.begins)
+                self.next_observations = following  # type: ignore[assignment]
 
-    def _check_range(self, whose: str, name: str, values: NDArray[Any], where: str) -> None:
-        """Whether actions, and states that are numbered, exist (both are counted from zero here), and discounts.
+    def _check_numbers(self, whose: str, name: str, values: NDArray[Any], where: str) -> None:
+        """Whether numbers are finite, actions, and states that are numbered, exist (both are counted from zero here),
+        and discounts.
 
         :raises ValueError: at the first that does not
         """
-        wrong = (values < 0) | (values > 1)
-        if name in ("discounts", "dones", "timeouts") and wrong.any():
-            raise ValueError(f"{where} is damaged: {whose}{name} holds {values[wrong][0]}, which is not from 0 to 1")
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise ValueError(f"{where} is damaged: {whose}{name} holds numbers that are not finite")
+        if name in ("discounts", "dones", "timeouts"):
+            wrong = (values < 0) | (values > 1)
+            if wrong.any():
+                raise ValueError(
+                    f"{where} is damaged: {whose}{name} holds {values[wrong][0]}, which is not from 0 to 1"
+                )
         kind, _, key = name.partition(".")
         space: Any = self.action_space if name == "actions" else self.observation_space
         if key:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bdpi.agents.apart import Apart
 from bdpi.learner.interface import BoolArray, IntArray
 
 
@@ -22,8 +23,7 @@ class Following:
     def __init__(self, observations: NDArray[Any]) -> None:
         self._observations = observations
         self.shape, self.dtype = observations.shape, observations.dtype
-        self._apart: dict[tuple[int, int], NDArray[Any]] = {}
-        self._is_apart = np.zeros(self.shape[:2], dtype=bool)
+        self._apart = Apart(self.shape[0] * self.shape[1], self.shape[2:], self.dtype)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -34,8 +34,8 @@ class Following:
         return len(self._apart)
 
     def __setitem__(self, row: int, values: NDArray[Any]) -> None:
-        self._is_apart[row] = True
-        self._apart |= {(row, env): np.array(value, self.dtype) for env, value in enumerate(values)}
+        for env, value in enumerate(values):
+            self._apart[row * self.shape[1] + env] = value
 
     def go_on(self, row: int, begins: BoolArray) -> None:
         """Forget what a row was given, where the row after it goes on from there.
@@ -43,9 +43,18 @@ class Following:
         :param begins: of the row after it: where it does not
         """
         row %= self.shape[0]  # before the first one of the ring is the last one
-        for env in np.flatnonzero(~begins & self._is_apart[row]).tolist():
-            del self._apart[row, env]
-            self._is_apart[row, env] = False
+        for env in np.flatnonzero(~begins).tolist():
+            self._apart.discard(row * self.shape[1] + env)
+
+    def take_over(self, values: NDArray[Any], begins: BoolArray) -> None:
+        """Keep apart what a whole memory needs; there must be nothing yet.
+
+        :param values: the next observations of the rows that are held
+        :param begins: of all rows: where the one before does not go on
+        """
+        is_apart = np.roll(begins, -1, axis=0)[: len(values)]
+        places = np.flatnonzero(is_apart)
+        self._apart.fill(places, values.reshape(-1, *self.shape[2:]), places)
 
     def __getitem__(self, rows: int | slice) -> NDArray[Any]:
         """As of the array; a copy."""
@@ -56,8 +65,8 @@ class Following:
         """Those of transitions that are counted through all environments of a row, and through all rows."""
         row, env = index // self.shape[1], index % self.shape[1]
         found = self._observations[(row + 1) % self.shape[0], env]
-        for where in zip(*np.nonzero(self._is_apart[row, env]), strict=True):
-            found[where] = self._apart[int(row[where]), int(env[where])]
+        is_apart = self._apart.has(index)
+        found[is_apart] = self._apart[index[is_apart]]
         return found
 
 

@@ -3,6 +3,7 @@ goal that was meant."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,10 @@ class HindsightBuffer(DictTransitionBuffer):
     def next_observations_held(self) -> Observations:
         """The next observations of all transitions held, and again with what was reached as the goal."""
         return _with_reached(super().next_observations_held())
+
+    def next_observations_in_pieces(self) -> Iterator[Observations]:
+        """The same, some at a time."""
+        return map(_with_reached, super().next_observations_in_pieces())
 
     def _others(self, drawn: IntArray, rng: np.random.Generator) -> IntArray:
         """Where the other goals were reached, in the episodes of these transitions."""

@@ -54,9 +54,9 @@ class ScaleEstimator:
         if input_size is not None:
             newest = learner.flat(memory.newest_observations())
             if newest is not None and (is_due or scales.is_far(newest, input_size)):
-                seen = learner.flat(memory.next_observations_held())
-                assert seen is not None
-                seen = range_of(seen, learner.bounds() if is_rare else None)
+                parts = map(learner.flat, memory.next_observations_in_pieces())
+                ranges = [range_of(part) for part in parts if part is not None]
+                seen = range_of(np.concatenate(ranges), learner.bounds() if is_rare else None)
                 scales = scale_to_range(scales, seen, is_first, input_size)
         elif not np.all(scales.factor == 1):  # the environment was exchanged for one with VecNormalize
             unscaled = Scales.none(len(scales.shift))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bdpi.agents.apart import Apart, pieces
 from bdpi.agents.following import Flat
 from bdpi.learner.interface import IntArray
 
@@ -25,23 +26,24 @@ class Links:
     :param n_rows: of the memory, a ring
     :param n_envs: transitions in a row
     :param n_stack: frames in a stack
+    :param frame: an example
     """
 
-    def __init__(self, n_rows: int, n_envs: int, n_stack: int) -> None:
+    def __init__(self, n_rows: int, n_envs: int, n_stack: int, frame: NDArray[Any]) -> None:
         self.n_stack, self._n_envs, self._ring = n_stack, n_envs, n_rows * n_envs
         #: how many transitions before, (rows, n_envs); 0: its episode begins there
         self.back = np.zeros((n_rows, n_envs), dtype=np.int64)
-        #: by transition: the frames before it, if the memory has overwritten them
-        self.apart: dict[int, NDArray[Any]] = {}
+        #: the frames before each transition, where the memory has overwritten them
+        self._apart = Apart(self._ring, (n_stack - 1, *frame.shape), frame.dtype)
         #: the last transition of each environment, by its column in the memory and its number; of demonstrations, too
         self._newest: dict[tuple[int, int, bool], int] = {}
-        self._after = np.full(self._ring, -1)
+        #: one more than the transition after each; 0: there is none
+        self._after = np.zeros(self._ring, np.int64)
 
     def reset(self) -> None:
         """The ring is empty."""
         self.back.reshape(-1)[: self._ring] = 0
-        self._after[:] = -1
-        self.apart, self._newest = {}, {}
+        self._after, self._apart, self._newest = np.zeros(self._ring, np.int64), self._apart.emptied(), {}
 
     def free(self, row: int, frames: NDArray[Any]) -> None:
         """Before a row is overwritten: keep what the transitions after it need of it.
@@ -51,10 +53,10 @@ class Links:
         index = np.arange(row * self._n_envs, (row + 1) * self._n_envs)
         stacks = self.gather(frames, index)
         for stack, gone in zip(stacks, index.tolist(), strict=True):
-            self.apart.pop(gone, None)
-            if (after := int(self._after[gone])) >= 0:
-                self.apart[after], self.back.reshape(-1)[after] = stack[1:].copy(), _APART
-        self._after[index] = -1
+            self._apart.discard(gone)
+            if (after := int(self._after[gone]) - 1) >= 0:
+                self._apart[after], self.back.reshape(-1)[after] = stack[1:], _APART
+        self._after[index] = 0
         self._newest = {key: newest for key, newest in self._newest.items() if newest // self._n_envs != row}
 
     def add(self, row: int, environments: Sequence[int], goes_on: Callable[[int, int], bool]) -> None:
@@ -71,7 +73,7 @@ class Links:
             if before is not None and goes_on(before, new):
                 self.back[row, column] = new - before + (self._ring if before > new else 0)
                 if new < self._ring:
-                    self._after[before] = new
+                    self._after[before] = new + 1
             self._newest[key] = new
 
     def gather(self, frames: NDArray[Any], index: IntArray) -> NDArray[Any]:
@@ -85,15 +87,19 @@ class Links:
             now = now - np.maximum(back[now], 0)
             now = np.where(now < 0, now + self._ring, now)
         stacks: NDArray[Any] = frames[where]
-        for row in np.flatnonzero(back[where[:, 0]] == _APART):
-            missing = np.count_nonzero(where[row] == where[row, 0]) - 1
-            stacks[row, :missing] = self.apart[int(where[row, 0])][self.n_stack - 1 - missing :]
+        rows = np.flatnonzero(back[where[:, 0]] == _APART)
+        oldest = where[rows, 0]
+        missing = np.count_nonzero(where[rows] == oldest[:, None], axis=1) - 1
+        for position in range(self.n_stack - 1 if len(rows) else 0):
+            lack = missing > position
+            kept = self.n_stack - 1 - missing[lack] + position
+            stacks[rows[lack], position] = self._apart[oldest[lack]][np.arange(len(kept)), kept]
         return stacks
 
     def kept_apart(self) -> dict[str, NDArray[Any]]:
         """What a file needs beside ``back``; empty before the ring is full."""
-        apart = np.array(list(self.apart)), np.array(list(self.apart.values()))
-        return dict(zip(("apart_at", "apart"), apart, strict=True)) if self.apart else {}
+        places = self._apart.places
+        return {"apart_at": places, "apart": self._apart[places]} if len(places) else {}
 
     def check(self, back: IntArray, is_full: bool, apart: dict[str, NDArray[Any]], frame: Any, where: str) -> None:
         """Whether a file's links lead to transitions that it has.
@@ -103,13 +109,16 @@ class Links:
         :param frame: an observation of this memory
         :param where: they come from, for messages
         """
-        flat, place = back.reshape(-1), np.arange(back.size)
+        flat = back.reshape(-1)
         at, held = (apart.get(name, np.zeros(0, np.int64)) for name in ("apart_at", "apart"))
-        known = (flat >= 0) & (flat <= (self._ring - 1 if is_full else place)) & (flat % self._n_envs == 0)
-        known |= (flat == _APART) & np.isin(place, at)
         shape = (at.size, self.n_stack - 1, *frame.shape)
-        fits = not apart or ((held.shape, held.dtype) == (shape, frame.dtype) and np.isfinite(held).all())
-        if not fits or at.ndim != 1 or not known.all():
+        fits = not apart or ((held.shape, held.dtype) == (shape, frame.dtype) and at.dtype == np.int64)
+        fits = fits and all(np.isfinite(held[piece]).all() for piece in pieces(len(held), frame.size * self.n_stack))
+        fits = fits and np.array_equal(np.sort(at), np.flatnonzero(flat == _APART))
+        for piece in pieces(flat.size, 1) if fits else ():
+            part, most = flat[piece], self._ring - 1 if is_full else np.arange(piece.start, piece.stop)
+            fits = fits and bool(((part >= _APART) & (part <= most) & ((part < 0) | (part % self._n_envs == 0))).all())
+        if not fits:
             raise ValueError(f"{where} is damaged: its links lead to transitions that it does not have")
 
     def restore(self, rows: int, position: int, apart: dict[str, NDArray[Any]]) -> None:
@@ -118,10 +127,13 @@ class Links:
         :param rows: that are held
         :param position: the row that comes next
         """
-        linked = np.flatnonzero(self.back[:rows] > 0)
-        self._after[:] = -1
-        self._after[(linked - self.back.reshape(-1)[linked]) % self._ring] = linked
-        self.apart = dict(zip(apart["apart_at"].tolist(), apart["apart"].copy(), strict=True)) if apart else {}
+        self._after, self._apart = np.zeros(self._ring, np.int64), self._apart.emptied()
+        back = self.back.reshape(-1)
+        for piece in pieces(rows * self._n_envs, 1):
+            linked = piece.start + np.flatnonzero(back[piece] > 0)
+            self._after[(linked - back[linked]) % self._ring] = linked + 1
+        if apart:
+            self._apart.fill(apart["apart_at"], apart["apart"], np.arange(len(apart["apart"])))
         newest, columns = (position or rows) - 1, range(self._n_envs if rows else 0)
         self._newest = {(column, column, True): newest * self._n_envs + column for column in columns}
 

@@ -35,8 +35,10 @@ FAILED = 1
 
 def say(text: str = "") -> None:
     """Print; if the reader of a pipe is gone, do nothing."""
+    from bdpi.storage.reading import printable
+
     with contextlib.suppress(OSError):
-        print(text, flush=True)
+        print("\n".join(map(printable, text.split("\n"))), flush=True)
 
 
 def say_table(table: Table) -> None:
@@ -50,7 +52,9 @@ def say_table(table: Table) -> None:
 
 def complain(text: str) -> None:
     """One line on standard error."""
-    print(f"bdpi: {text}", file=sys.stderr, flush=True)
+    from bdpi.storage.reading import printable
+
+    print(f"bdpi: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def program() -> str:

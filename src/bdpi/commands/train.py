@@ -172,7 +172,7 @@ def train(
         typer.Option(
             "--trust",
             help="With --resume: do what the run's config.json says outside its folder: import the modules of its "
-            "environment and its wrappers, write its journal and its autosave.",
+            "environment and its wrappers, write its journal and its autosave, log to its services (as --log does).",
         ),
     ] = False,
 ) -> None:
@@ -277,7 +277,7 @@ def train(
     command = ["bdpi", *sys.argv[1:]]
     if resume is not None:
         session = prepare_resumption(
-            resume, episodes=episodes, steps=steps, note=view.note, command=command, trust=trust
+            resume, episodes=episodes, steps=steps, note=view.note, command=command, trust=trust, log=services
         )
     else:
         assert environment is not None

@@ -63,7 +63,7 @@ class OfferedEnv:
             with self._lock:
                 if kind == "session":
                     return 200, self._begin()
-                if request.get("session") != self._session:
+                if not self._session or request.get("session") != self._session:
                     raise _Refused(409, "this session is over: another learner has come, or the robot was restarted")
                 seq = request.get("seq")
                 if seq == self._seq and seq != 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from bdpi.envs.descriptions import space_of
 #: Bytes of a message, either way.
 LARGEST = 16 << 20
 _PAUSE = 0.05  # seconds between two attempts
+_FOREIGN = (KeyError, TypeError, ValueError, OverflowError)  # of what has another form
 
 
 class Remote(gym.Env[Any, Any]):
@@ -50,14 +52,14 @@ class Remote(gym.Env[Any, Any]):
         super().reset(seed=seed)
         if not self._session and self._begin() != (self.observation_space, self.action_space):
             raise ValueError(f"the environment at {self._url} has other spaces now: make a new Remote")
-        answer = self._next("reset", seed=seed, options=options)
-        return of_json(self.observation_space, answer["observation"]), answer["info"]
+        seen, info = self._next("reset", {}, seed=seed, options=options)
+        return seen, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Make a step there."""
-        answer = self._next("step", action=to_json(action))
-        seen = of_json(self.observation_space, answer["observation"])
-        return seen, answer["reward"], answer["terminated"], answer["truncated"], answer["info"]
+        wanted: dict[str, type] = {"reward": float, "terminated": bool, "truncated": bool}
+        seen, reward, terminated, truncated, info = self._next("step", wanted, action=to_json(action))
+        return seen, reward, terminated, truncated, info
 
     def close(self) -> None:
         """Close the connection; the environment waits for another learner."""
@@ -66,19 +68,29 @@ class Remote(gym.Env[Any, Any]):
     def _begin(self) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
         begun = self._post("session", {})
         try:
-            self._session, self._seq = str(begun["session"]), 0
+            self._session, self._seq = _typed(begun, "session", str), 0
             return space_of(begun["observation_space"]), space_of(begun["action_space"])
-        except KeyError as error:
-            raise ValueError(
-                f"{self._url} answers, but not as python -m bdpi.envs.remote does: {error} is missing"
-            ) from None
+        except _FOREIGN as error:
+            raise self._foreign(error) from None
 
-    def _next(self, kind: str, **body: Any) -> dict[str, Any]:
+    def _next(self, kind: str, wanted: dict[str, type], **body: Any) -> Iterator[Any]:
+        """An observation, what is wanted beside it, and an info."""
+        if not self._session:
+            raise RuntimeError(f"after the last error, the episode at {self._url} is over: reset begins another one")
         self._seq += 1
         session, self._session = self._session, ""  # after an error, the next reset begins another one
         answer = self._post(kind, {"session": session, "seq": self._seq, **body})
+        try:
+            seen = of_json(self.observation_space, answer["observation"])
+            rest = [_typed(answer, name, type_) for name, type_ in {**wanted, "info": dict}.items()]
+        except _FOREIGN as error:
+            raise self._foreign(error) from None
         self._session = session
-        return answer
+        return iter([seen, *rest])
+
+    def _foreign(self, error: Exception) -> ValueError:
+        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        return ValueError(f"{self._url} answers, but not as python -m bdpi.envs.remote does: {said:.300}")
 
     def _post(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
         text, deadline = json.dumps(body), time.monotonic() + self._patience
@@ -90,7 +102,12 @@ class Remote(gym.Env[Any, Any]):
                 if not isinstance(answer, dict):
                     raise ValueError(f"it answered {answer!r:.100}")
                 break
-            except (OSError, http.client.HTTPException, ValueError) as error:  # no answer, or half of one
+            except (
+                OSError,
+                http.client.HTTPException,
+                ValueError,
+                RecursionError,
+            ) as error:  # no answer, or half of one
                 self._connection.close()
                 if time.monotonic() > deadline:
                     raise ConnectionError(
@@ -99,8 +116,15 @@ class Remote(gym.Env[Any, Any]):
                     ) from error
                 time.sleep(_PAUSE)
         if response.status != 200:
-            raise RuntimeError(f"{self._url} refuses: {answer.get('error', answer)}")
+            raise RuntimeError(f"{self._url} refuses: {answer.get('error', answer)!s:.1000}")
         return answer
+
+
+def _typed(answer: dict[str, Any], name: str, kind: type) -> Any:
+    value = float(answer[name]) if kind is float and type(answer[name]) is int else answer[name]
+    if type(value) is not kind or value == "":
+        raise TypeError(f"{name} is {value!r:.100}")
+    return value
 
 
 def to_json(value: Any) -> Any:
@@ -129,6 +153,10 @@ def of_json(space: spaces.Space[Any], value: Any) -> Any:
         return {key: of_json(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(of_json(part, each) for part, each in zip(space.spaces, value, strict=True))
-    if isinstance(space, spaces.Discrete):
-        return np.int64(value)
-    return np.array(value, space.dtype).reshape(space.shape)
+    numbers = np.array(value, object).reshape(-1).tolist()
+    known: dict[str, set[type]] = {"b": {bool}, "f": {int, float}}
+    if not set(map(type, numbers)) <= known.get(
+        np.dtype(space.dtype).kind, {int}
+    ):  # NumPy would make 1 of 1.9, "1" and true
+        raise TypeError(f"{value!r:.100} is nothing of {space}")
+    return np.int64(value) if isinstance(space, spaces.Discrete) else np.array(value, space.dtype).reshape(space.shape)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float32]
 
+_PIECE = 1 << 16  # transitions
 _ROUNDING = 1e-6  # of single precision, relative to the size of a number
 #: Inputs and rewards so many times beyond what scales were made for show that they no longer fit.
 FAR = 4.0
@@ -125,13 +126,14 @@ def returns_to_go(rewards: NDArray[Any], discounts: NDArray[Any], ends: NDArray[
     :param ends: where an episode ended, for whatever reason
     """
     returns = np.array(rewards, np.float64)
-    carried = np.where(ends, 0.0, discounts)
-    for column in np.ndindex(returns.shape[1:]):  # Python's numbers are quicker than rows of an array
-        every = (slice(None), *column)
-        following, values, factors = 0.0, returns[every].tolist(), carried[every].tolist()
-        for row in range(len(values) - 1, -1, -1):
-            values[row] = following = values[row] + factors[row] * following
-        returns[every] = values
+    for column in np.ndindex(returns.shape[1:]):
+        following = 0.0
+        for end in range(len(returns), 0, -_PIECE):  # Python's numbers are quicker than rows of an array, and larger
+            part = (slice(max(0, end - _PIECE), end), *column)
+            values, factors = returns[part].tolist(), np.where(ends[part], 0.0, discounts[part]).tolist()
+            for row in range(len(values) - 1, -1, -1):
+                values[row] = following = values[row] + factors[row] * following
+            returns[part] = values
     return returns
 
 
@@ -143,7 +145,8 @@ def size_of(returns: NDArray[np.float64]) -> float:
     largest = float(np.abs(returns).max(initial=0.0))
     if largest == 0:
         return 0.0
-    squares = (returns / largest) ** 2
+    squares = returns / largest
+    squares *= squares
     return largest * float(np.sqrt((squares**2).sum() / squares.sum()))
 
 
@@ -153,7 +156,7 @@ def scale_returns(before: Scales, returns: NDArray[np.float64], size: float, cen
     :param centre: Q-values around 0
     """
     shift = float(returns.mean()) if centre else 0.0
-    found = size_of(returns - shift)
+    found = size_of(returns - shift if shift else returns)
     if found == 0:
         return before
     return replace(before, return_shift=shift, return_factor=size / found, knows_returns=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -30,6 +31,7 @@ from bdpi.storage.reading import Damaged, parse_json
 SCHEMA_VERSION = 1
 DEFAULT_EPISODES = 300
 MOST_ENVIRONMENTS = 1024
+_MOST_WRAPPERS, _MOST_PARTS = 32, 10_000
 #: What a file holds only of runs that use it.
 _OPTIONS = ("env_kwargs", "wrappers", "n_envs", "eval_every", "eval_episodes", "film_every", "remember_tests")
 
@@ -43,6 +45,13 @@ def _printable(text: str) -> str:
 
 
 Printable = Annotated[str, AfterValidator(_printable)]
+
+
+def _few(wrappers: list[str]) -> list[str]:
+    """Each calls the next one, and Python does that some hundred times."""
+    if len(wrappers) > _MOST_WRAPPERS:
+        raise RunError(f"an environment has at most {_MOST_WRAPPERS} wrappers, not {len(wrappers)}")
+    return wrappers
 
 
 def _without_advisors(hyperparameters: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +96,7 @@ class BaseConfig(BaseModel):
     policy_kwargs: dict[str, Any] = {}
     action_bits: StrictInt | None = None
     env_kwargs: Annotated[dict[str, Any], AfterValidator(_plain)] = {}
-    wrappers: list[Printable] = []
+    wrappers: Annotated[list[Printable], AfterValidator(_few)] = []
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other values, which are checked."""
@@ -195,8 +204,8 @@ class Circumstances(BaseModel):
     """When, how and with what a session was started."""
 
     started: str = ""
-    command: list[str] = []
-    versions: dict[str, str] = {}
+    command: Annotated[list[str], Field(max_length=_MOST_PARTS)] = []
+    versions: Annotated[dict[str, str], Field(max_length=_MOST_PARTS)] = {}
     platform: str = ""
 
 
@@ -226,15 +235,15 @@ class RunStatus(Circumstances):
     policy: str = ""
     learner: str = ""
     defaults: dict[str, Any] = {}
-    resumed: list[Circumstances] = []
+    resumed: Annotated[list[Circumstances], Field(max_length=_MOST_PARTS)] = []
     finished: str | None = None
     checkpoint: StrictInt = 0
     evaluations: Annotated[StrictInt, Field(ge=0)] = 0
-    findings: list[dict[str, str]] = []
-    log: list[Literal["tensorboard", "wandb", "mlflow", "csv"]] = []
+    findings: Annotated[list[dict[str, str]], Field(max_length=_MOST_PARTS)] = []
+    log: Annotated[list[Literal["tensorboard", "wandb", "mlflow", "csv"]], Field(max_length=4)] = []
     log_id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] = ""
     study: Place | None = None
-    configuration: dict[str, Choice] | None = None
+    configuration: Annotated[dict[str, Choice], Field(max_length=_MOST_PARTS)] | None = None
 
     @property
     def learned_by(self) -> set[str]:
@@ -262,6 +271,16 @@ class RunStatus(Circumstances):
         return 0 if self.result is None else self.result.test_episodes
 
 
+def _names(value: Any) -> Iterator[str]:
+    """The keys of all dictionaries that JSON has."""
+    if isinstance(value, dict):
+        yield from value
+        value = [*value.values()]
+    for part in value:
+        if part and isinstance(part, (dict, list)):
+            yield from _names(part)
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """The content of ``config.json``.
@@ -287,6 +306,8 @@ class RunRecord:
                 raise RunError(f"{source} is damaged: {one_line(error)}; {remedy}") from None
         if not isinstance(data, dict) or not isinstance(data.get("agent"), str):
             raise RunError(f"{source} was not written by bdpi: it names no environment and agent; {remedy}")
+        if not all(map(str.isprintable, _names(data))):
+            raise RunError(f"{source} is damaged: it has a name with what moves a terminal's cursor; {remedy}")
         version = data.get("schema_version", SCHEMA_VERSION)
         if version != SCHEMA_VERSION:
             raise RunError(f"{source} has schema_version {version!r}, and {SCHEMA_VERSION} is known: use a newer bdpi")

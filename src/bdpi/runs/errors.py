@@ -3,12 +3,18 @@
 import errno
 import re
 
+from bdpi.storage.reading import printable
+
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LONGEST = 10_000  # characters; a name in a file may have millions
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class RunError(Exception):
     """Something that the user can put right. The message is one line: what was wrong, which value, what to do."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(f"{printable(str(message)):.{_LONGEST}}")
 
 
 class Busy(RunError):
@@ -16,8 +22,8 @@ class Busy(RunError):
 
 
 def one_line(message: object) -> str:
-    """The message without line breaks and terminal colours (Gymnasium paints its warnings)."""
-    return " ".join(_COLOURS.sub("", str(message)).split())
+    """The message without line breaks, terminal colours (Gymnasium paints its warnings) and control characters."""
+    return printable(" ".join(_COLOURS.sub("", str(message)).split()))
 
 
 def named(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from bdpi.runs.config import Place, RunConfig, RunStatus
 from bdpi.runs.episodes import check_number, count_rows
 from bdpi.runs.errors import Busy, RunError, named
 from bdpi.runs.folder import RunFolder
-from bdpi.runs.logs import log_to
+from bdpi.runs.logs import OUTSIDE, log_to
 from bdpi.runs.versions import LEARNING
 
 if TYPE_CHECKING:
@@ -258,6 +258,8 @@ def _begin(job: Job) -> Session:
 
 def _run(job: Job, session: Session, should_stop: Callable[[], bool]) -> JobResult:
     session.status.study = job.place
+    if session.status.log:  # in a folder that may be a stranger's
+        session.status.log = [name for name in session.status.log if name not in OUTSIDE]
     log_to(session.status, job.log)
     if job.configuration is not None:
         session.status.configuration = job.configuration

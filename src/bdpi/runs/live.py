@@ -22,6 +22,7 @@ from rich.text import Text
 
 from bdpi.runs.formatting import duration, number
 from bdpi.runs.progress import Observer, Progress, RunInfo
+from bdpi.storage.reading import printable
 
 if TYPE_CHECKING:
     from bdpi.agents.health import Finding
@@ -113,7 +114,7 @@ class PlainView(Observer):
     def note(self, text: str) -> None:
         # Training matters more than its log: a reader that has gone away does not end it.
         with contextlib.suppress(OSError, ValueError):
-            print(text, file=self._stream, flush=True)
+            print(printable(text), file=self._stream, flush=True)
 
     def found(self, finding: Finding) -> None:
         self.note(f"may not learn: {finding.message} {finding.remedy}")
@@ -150,7 +151,7 @@ class TerminalView(Observer):
 
     def note(self, text: str) -> None:
         with contextlib.suppress(OSError):  # the connection to the terminal may be gone
-            self._console.print(text, markup=False, highlight=False, style="dim", soft_wrap=True)
+            self._console.print(printable(text), markup=False, highlight=False, style="dim", soft_wrap=True)
 
     def ended(self) -> None:
         self._doing = "everything saved"

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from bdpi.runs.session import Session
 
 
+#: Services that write elsewhere than into the run's folder.
+OUTSIDE = ("wandb", "mlflow")
+
+
 def services_of(names: Sequence[str] | None) -> list[Service]:
     """What ``--log`` asks for, which works from here on.
 
@@ -42,6 +46,21 @@ def log_to(status: RunStatus, services: Sequence[Service]) -> None:
     if services:
         status.log = list(dict.fromkeys((*status.log, *services)))
         status.log_id = status.log_id or uuid.uuid4().hex
+
+
+def check_logs(status: RunStatus, services: Sequence[str], source: object) -> None:
+    """Whether a file names only services that write into its folder, or that the user names, too.
+
+    :param services: that the user names
+    :param source: the file, for the message
+    :raises RunError: naming the others
+    """
+    others = [name for name in status.log if name in OUTSIDE and name not in services]
+    if others:
+        raise RunError(
+            f"{source} names the log {','.join(others)}, which is written outside of its folder: if you want it, give "
+            f"--log {','.join(others)}; if the run is yours, --trust does, too"
+        )
 
 
 @contextlib.contextmanager

@@ -32,7 +32,8 @@ def never() -> bool:
 
 
 class StoppedAtTest(Exception):
-    """Training was to go on, and stopped again during the test before it: nothing may be learned meanwhile."""
+    """Training was to go on, and stopped again during the test or the evaluation before it: nothing may be learned
+    meanwhile."""
 
 
 class Recorder(BaseCallback):
@@ -46,7 +47,7 @@ class Recorder(BaseCallback):
     :param test: plays a test episode after each training episode; it returns ``None`` where it was stopped, and is then
         played when training goes on. ``None``: no tests.
     :param after_step: called after each step, and its tests; and before the first one, when training goes on. It is
-        told what to ask whether to stop: before a step, nothing can.
+        told what to ask whether to stop, and says whether it has done all that was due.
     :param logs: write a row to the agent's log after each episode, and now and then in long ones.
     :param found: told each finding of the agent about itself, when it is new.
     :param entropy: file of the policy's entropy (bits, float32) at every decision; ``None``: it is not recorded.
@@ -60,7 +61,7 @@ class Recorder(BaseCallback):
         checkpoint: Callable[[], object],
         began: Callable[[], object],
         test: Callable[[], Episode | None] | None = None,
-        after_step: Callable[[Callable[[], bool]], object] = lambda should_stop: None,
+        after_step: Callable[[Callable[[], bool]], bool] = lambda should_stop: True,
         entropy: Path | None = None,
         logs: bool = False,
         found: Callable[[Finding], object] = lambda finding: None,
@@ -83,7 +84,8 @@ class Recorder(BaseCallback):
         self._catch_up_with_tests()
         if self._test is not None and len(self._progress.tests) < len(self._progress.episodes):
             raise StoppedAtTest
-        self._after_step(never)
+        if not self._after_step(self._should_stop):
+            raise StoppedAtTest
 
     def _made(self) -> int:
         """Steps, those included that brought simulations back to where they were."""

@@ -105,19 +105,23 @@ class Evaluator:
         #: file of the agent that did best, of those in this session
         self.best: bytes | None = None
 
-    def catch_up(self, progress: Progress, should_stop: Callable[[], bool]) -> None:
-        """Play as many episodes as belong to the steps so far, until it should stop: then, the rest is for later."""
+    def catch_up(self, progress: Progress, should_stop: Callable[[], bool]) -> bool:
+        """Play as many episodes as belong to the steps so far, until it should stop: then, the rest is for later.
+
+        :returns: whether none is left
+        """
         played = progress.evaluations
         while len(played) < self._n_episodes * (progress.steps // self._every):
             episode = self.tester.play(len(played) % self._n_episodes, should_stop)
             if episode is None:
-                return
+                return False
             played.add(episode.episode_return, episode.length, episode.seconds)
             means = evaluation_means(played, self._n_episodes)
             if len(played) % self._n_episodes == 0 and means[-1] > max(means[:-1], default=-np.inf):
                 file = io.BytesIO()
                 self._agent.save(file)
                 self.best = file.getvalue()
+        return True
 
     def close(self) -> None:
         self.tester.close()

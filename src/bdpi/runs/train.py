@@ -29,6 +29,7 @@ from bdpi.runs.config import RunConfig, RunRecord, RunStatus
 from bdpi.runs.episodes import Episodes, Summary, check_number, read_monitor
 from bdpi.runs.errors import RunError, named, one_line
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.logs import check_logs
 from bdpi.runs.play import can_draw, film_episode
 from bdpi.runs.progress import Observer, Progress
 from bdpi.runs.session import Content, Driver, Session, circumstances, new_status, now
@@ -123,6 +124,7 @@ def prepare_resumption(
     note: Callable[[str], None] = _silent,
     command: Sequence[str] = (),
     trust: bool = False,
+    log: Sequence[str] = (),
 ) -> Session:
     """Load a run that was interrupted, failed, or is to become longer. Nothing is written yet; what a process that was
     killed has left half saved is put in order.
@@ -134,7 +136,8 @@ def prepare_resumption(
     :param episodes: so many in all; the default is what the run was started with.
     :param steps: so many in all, instead of ``episodes``.
     :param trust: do what ``config.json`` says outside the folder: import the module of its environment, write its
-        journal and its autosave.
+        journal and its autosave, log to its services.
+    :param log: services that the user names, which then need no trust.
     :raises RunError: when the run cannot go on.
     """
     folder = RunFolder.open(path)
@@ -149,6 +152,8 @@ def prepare_resumption(
                 f"{path} cannot be written: {error.strerror or error}; copy it, and resume the copy"
             ) from None
     check_environment(config, folder.config, trust)
+    if not trust:
+        check_logs(status, log, folder.config)
     if is_peer(config.agent):
         raise RunError(f"runs of {config.agent} cannot be resumed: start again with bdpi train {config.environment}")
     if episodes is not None or steps is not None:
@@ -249,6 +254,13 @@ def _saved_progress(folder: RunFolder, config: RunConfig, status: RunStatus) -> 
     if config.off_policy_noise is not None:  # the last test is missing where the run was stopped during it
         progress.tests = _first(result.episodes, folder.test, result.test_episodes)
     progress.evaluations = _first(status.evaluations, folder.evaluations, status.evaluations)
+    if config.eval_every is not None:  # all that became due at one step may be missing, if the run was stopped then
+        due, at_once = result.steps // config.eval_every, config.n_envs // config.eval_every + 1
+        if len(progress.evaluations) < (due - at_once) * config.eval_episodes:
+            raise RunError(
+                f"{folder.config} is damaged: {result.steps} steps had {due} evaluations of {config.eval_episodes} "
+                f"episodes, and {len(progress.evaluations)} of these are there; take another copy of it"
+            )
     return progress
 
 
@@ -343,17 +355,19 @@ class AgentDriver(Driver):
             self._is_clean = False
             raise
 
-    def _evaluate_and_film(self, progress: Progress, observer: Observer, should_stop: Callable[[], bool]) -> None:
-        if self.evaluator is not None:
-            self.evaluator.catch_up(progress, should_stop)
+    def _evaluate_and_film(self, progress: Progress, observer: Observer, should_stop: Callable[[], bool]) -> bool:
+        """Returns whether all evaluations were made."""
+        if self.evaluator is not None and not self.evaluator.catch_up(progress, should_stop):
+            return False
         every, done = self._config.film_every, len(progress.episodes)
         if every is None or (due := done // every * every) <= self._filmed:
-            return
+            return True
         self._filmed = due
         try:
             film_episode(self._config, self.agent, self._folder.film_after(due), should_stop)
         except Exception as error:  # environments are foreign code
             observer.note(f"no film after {due} episodes: {error if isinstance(error, RunError) else named(error)}")
+        return True
 
     def _check_continuation(self, progress: Progress, observer: Observer) -> None:
         """Whether the episode that was going on could be continued."""

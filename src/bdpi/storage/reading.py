@@ -13,6 +13,7 @@ import stat
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +24,7 @@ _MB = 1 << 20
 _LARGEST_JSON = 64 * _MB
 _DEEPEST = 60  # levels of JSON
 _FORMATS = ((1, 0), (2, 0))  # of NumPy's arrays
+_ARRAYS = 320  # megabytes that a small file may hold: whole arrays are read fast
 _LONGEST_HEADER, _MOST_ARRAYS = 1000, 5000  # NumPy takes milliseconds for some long headers
 
 
@@ -30,15 +32,23 @@ class Damaged(ValueError):
     """A file that is damaged, of another kind, or larger than it may be. The message says why, not which file."""
 
 
-def most_unpacked(size: int, factor: int = 50) -> int:
+def most_unpacked(size: int, factor: int = 32, least: int = 32) -> int:
     """How many bytes a compressed file may hold: some times its own size, and not too few for a small one.
 
     The environment variable ``BDPI_UNPACK_MB`` raises it.
 
     :param size: of the file, in bytes
     :param factor: how many times
+    :param least: megabytes that any file may hold
     """
-    return max(32 * _MB, factor * size, int(os.environ.get("BDPI_UNPACK_MB", "0")) * _MB)
+    return max(least * _MB, factor * size, int(os.environ.get("BDPI_UNPACK_MB", "0")) * _MB)
+
+
+def printable(text: str) -> str:
+    """The text without what moves a terminal's cursor, or tells it something: names in files may hold that."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
@@ -144,13 +154,21 @@ def n_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     return int(np.prod(shape, dtype=object)) * dtype.itemsize
 
 
-def read_arrays(file: IO[bytes]) -> dict[str, NDArray[Any]]:
+Headers = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+
+
+def read_arrays(
+    file: IO[bytes], room: Callable[[Headers], dict[str, NDArray[Any]]] = lambda headers: {}
+) -> dict[str, NDArray[Any]]:
     """The arrays of an NPZ file, whose sizes are added up before any of them is read.
 
+    :param room: makes places for some of them, by their shapes and types; the others get one of their own
     :raises Damaged: when it is none, or holds more than it may
     """
-    most, arrays = most_unpacked(file.seek(0, os.SEEK_END)), {}
+    most = most_unpacked(file.seek(0, os.SEEK_END), least=_ARRAYS)
     file.seek(0)
+    headers: Headers = {}
+    arrays, starts = {}, []
     try:
         with zipfile.ZipFile(file) as archive:
             if len(archive.infolist()) > _MOST_ARRAYS:
@@ -158,15 +176,23 @@ def read_arrays(file: IO[bytes]) -> dict[str, NDArray[Any]]:
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
                 with archive.open(info) as part:
-                    shape, dtype = read_header(part, name)
-                    size = n_bytes(shape, dtype)
-                    most -= size
-                    if most < 0 or name in arrays:
+                    header = read_header(part, name)
+                    most -= n_bytes(*header)
+                    if most < 0 or name in headers:
                         raise Damaged(f"{name} is there twice, or too large; BDPI_UNPACK_MB=N allows for N megabytes")
-                    content = np.empty(size, np.uint8)
-                    if _fill(part, content) != size or part.read(1):
+                    headers[name] = header
+                    starts.append(part.tell())
+            places = room(headers)
+            for info, start, (name, (shape, dtype)) in zip(archive.infolist(), starts, headers.items(), strict=True):
+                array = places.get(name)
+                if array is None:
+                    array = np.empty(n_bytes(shape, dtype), np.uint8).view(dtype).reshape(shape)
+                content = array.reshape(-1).view(np.uint8)
+                with archive.open(info) as part:
+                    part.seek(start)
+                    if _fill(part, content) != len(content) or part.read(1):
                         raise Damaged(f"{name} has not as many numbers as it says")
-                    arrays[name] = content.view(dtype).reshape(shape)
+                arrays[name] = array
     except Damaged:
         raise
     except UNREADABLE as error:
