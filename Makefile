@@ -6,7 +6,7 @@ FOR_TRAINING := $(VENV)/.installed-for-training
 INSTALLED := $(VENV)/.installed
 WITH_CUDA := $(VENV)/.installed-cuda
 
-.PHONY: help setup train test test-all test-gpu lint bench bench-gpu bench-population bench-robot bench-store demonstrations asynchronous precision \
+.PHONY: help setup train test test-all test-gpu test-lowest lint bench bench-gpu bench-population bench-robot bench-store demonstrations asynchronous precision \
         sanitize figures learning docs lock wheels clean
 
 help: ## What can be done here
@@ -54,6 +54,18 @@ test-all: $(INSTALLED) ## The tests that `make test` leaves out: kills, fuzz, Ra
 test-gpu: $(WITH_CUDA) ## The tests of learners and populations, on a GPU those that need one, too
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -v tests/learner tests/agents/test_population.py \
 	  tests/runs/test_population_executor.py
+
+# In an environment of its own. What only the tests need is as new as these versions allow.
+LOWEST := build/lowest
+test-lowest: ## Tests of agents and runs, with the lowest versions that pyproject.toml allows (gigabytes: PyTorch for CUDA)
+	@test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@$(LOWEST)/bin/uv pip compile --quiet --resolution lowest-direct --python $(LOWEST)/bin/python --output-file build/lowest.txt \
+	  --extra box2d --extra export --extra hub --extra minigrid --extra parquet --extra tensorboard pyproject.toml
+	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python -r build/lowest.txt \
+	  hypothesis onnxruntime onnxscript pytest pytest-xdist sb3-contrib
+	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --no-deps --reinstall .
+	@$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not full" tests/agents tests/runs
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .
