@@ -55,7 +55,8 @@ test-gpu: $(WITH_CUDA) ## The tests of learners and populations, on a GPU those 
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -v tests/learner tests/agents/test_population.py \
 	  tests/runs/test_population_executor.py
 
-# In an environment of its own. What only the tests need is as new as these versions allow.
+# In an environment of its own. What only the tests need is as new as these versions allow; today's onnxscript does not fit PyTorch 2.6, and
+# the logs that test_logs.py compares are not installed. An early pygame complains where there is no sound.
 LOWEST := build/lowest
 test-lowest: ## Tests of agents and runs, with the lowest versions that pyproject.toml allows (gigabytes: PyTorch for CUDA)
 	@test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
@@ -65,7 +66,8 @@ test-lowest: ## Tests of agents and runs, with the lowest versions that pyprojec
 	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python -r build/lowest.txt \
 	  hypothesis onnxruntime onnxscript pytest pytest-xdist sb3-contrib
 	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --no-deps --reinstall .
-	@$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not full" tests/agents tests/runs
+	@SDL_AUDIODRIVER=dummy $(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not full" tests/agents tests/runs \
+	  --ignore tests/agents/test_logs.py --deselect tests/agents/test_sb3_copies.py::test_the_documented_recipe_for_onnx
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .
