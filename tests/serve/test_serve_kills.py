@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kills import Killed
+from serve_kills import Killed
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.full)])

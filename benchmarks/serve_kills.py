@@ -1,6 +1,6 @@
 """Does `bdpi serve` lose or double a transition when it, or its robots, are killed at any moment?
 
-    python benchmarks/kills.py --kills 200
+    python benchmarks/serve_kills.py --kills 200
 
 Two robots, each a process, step as fast as they can; every other kill (SIGKILL) is the server's, the others are a
 robot's. What was killed is started again: the server goes on with its run, a robot begins a new episode. A robot writes
