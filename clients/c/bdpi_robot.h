@@ -4,7 +4,8 @@
  *   bdpi_open(&robot, "127.0.0.1", "8088", "arm-1", "");
  *   bdpi_begin(&robot);
  *   int action = bdpi_act(&robot, seen, 4);
- *   while (action >= 0) {
+ *   while (action >= 0 || action == BDPI_WAIT) {
+ *       if (action == BDPI_WAIT) { sleep(1); action = bdpi_act(&robot, seen, 4); continue; }
  *       reward = move(action, seen, &terminated, &truncated);
  *       action = bdpi_step(&robot, action, reward, seen, 4, terminated, truncated);
  *   }

@@ -60,7 +60,12 @@ static int episode(bdpi_robot *robot, long milliseconds) {
     if (bdpi_begin(robot) != 0) return 0;
     action = bdpi_act(robot, seen, 4);
     clock_gettime(CLOCK_MONOTONIC, &due);
-    while (action >= 0) {
+    while (action >= 0 || action == BDPI_WAIT) {
+        if (action == BDPI_WAIT) { /* stopped, paused, or waiting for a person: nothing moves */
+            wait_for(&due, 100);
+            action = bdpi_act(robot, seen, 4);
+            continue;
+        }
         push(state, action);
         look(state, seen);
         steps++;

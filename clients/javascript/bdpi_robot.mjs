@@ -4,6 +4,7 @@
 //   await robot.begin();
 //   let answer = await robot.act(observation);
 //   while (answer.status !== "ended") {
+//     if (answer.action === null) { await pause(); answer = await robot.act(observation); continue; } // stopped, paused: stand still
 //     const { seen, reward, terminated, truncated } = move(answer.action);
 //     answer = await robot.step(answer.action, reward, seen, terminated, truncated);
 //   }

@@ -29,6 +29,11 @@ async function episode(robot) {
   await robot.begin();
   let answer = await robot.act(state);
   while (answer.status !== "ended") {
+    if (answer.action === null) { // stopped, paused, or waiting for a person: nothing moves
+      await new Promise((done) => setTimeout(done, 100));
+      answer = await robot.act(state);
+      continue;
+    }
     state = push(state, answer.action);
     steps++;
     due = Math.max(due + milliseconds, performance.now());

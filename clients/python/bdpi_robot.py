@@ -4,8 +4,14 @@ robot = Robot("127.0.0.1", 8088, "arm-1")
 robot.begin()
 answer = robot.act(observation)
 while answer["status"] != "ended":
+    if answer["action"] is None:  # stopped, paused, or waiting for a person: stand still
+        time.sleep(0.1)
+        answer = robot.act(observation)
+        continue
     observation, reward, terminated, truncated = move(answer["action"])
     answer = robot.step(answer["action"], reward, observation, terminated, truncated)
+
+Where there is a gymnasium.Env: for episode_return in episodes(env, robot): ...
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import base64
 import http.client
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
@@ -105,3 +111,25 @@ class Robot:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def episodes(env: Any, robot: Robot) -> Iterator[float]:
+    """Have the server act in a ``gymnasium.Env``, and learn from it: the return of one episode after the other.
+
+    :param env: observations are vectors of numbers, actions Discrete from 0 on
+    """
+    while True:
+        observation, _ = env.reset()
+        robot.begin()
+        answer, total = robot.act(observation.tolist()), 0.0
+        while answer["status"] != "ended":
+            if answer["action"] is None:  # stopped, paused, or waiting for a person: stand still
+                time.sleep(0.1)
+                answer = robot.act(observation.tolist())
+                continue
+            observation, reward, terminated, truncated, _ = env.step(answer["action"])
+            total += float(reward)
+            answer = robot.step(
+                answer["action"], float(reward), observation.tolist(), bool(terminated), bool(truncated)
+            )
+        yield total

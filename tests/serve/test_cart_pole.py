@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
-from serving import running
+from serving import Server, running, until
 
 from bdpi.agents.journal import Journal
 
@@ -49,3 +49,25 @@ def test_a_robot_balances_a_pole(language: str, tmp_path: Path) -> None:
         after, reward, terminated, _, _ = env.step(step.action)
         np.testing.assert_allclose(step.next_observation, after, rtol=1e-5, atol=1e-6)
         assert (step.reward, step.terminated) == (reward, terminated)
+
+
+@pytest.mark.parametrize("language", ["c", "javascript"])
+def test_a_robot_stands_still_while_it_is_stopped(language: str, tmp_path: Path) -> None:
+    robot = robot_in(language, tmp_path)
+    with running(tmp_path, **yaml.safe_load((CLIENTS / "cart_pole.yaml").read_text())) as server:
+        assert server.send("/v1/person", {"command": "stop"})[0] == 200
+        with subprocess.Popen([*robot, str(server.port), "2", "0"], stdout=subprocess.DEVNULL) as running_robot:
+            asked = [until(lambda: told(server))]
+            while len(asked) < 4:  # it asks again and again
+                asked.append(until(lambda: (seq := told(server)) > asked[-1] and seq))
+            assert server.send("/v1/state")[1]["steps"] == 0
+            server.send("/v1/person", {"command": "clear"})
+            assert running_robot.wait(60) == 3
+        assert server.send("/v1/state")[1]["steps"] > 0
+
+
+def told(server: Server) -> int:
+    """Number of the last request of the only robot, which was told to stop; 0: none."""
+    robots = [robot["told"] for robot in server.send("/v1/state")[1]["robots"] if robot["told"] is not None]
+    assert {each["status"] for each in robots} <= {"stopped"}
+    return robots[0]["seq"] if robots else 0

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import shutil
 import subprocess
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
+import yaml
+from bdpi_robot import Robot, episodes
 from PIL import Image
 from serving import png, running
 
@@ -58,3 +62,24 @@ def test_robots_in_c_and_javascript_learn(tmp_path: Path) -> None:
         steps = list(journal.steps())
     for robot in (0, 1):
         assert [step.reward for step in steps if step.environment == robot] == list(range(30))
+
+
+def test_the_lamp_of_the_tutorial_is_on_at_night_in_the_end(tmp_path: Path) -> None:
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("needs a C compiler")
+    program, task = tmp_path / "lamp", yaml.safe_load((CLIENTS / "lamp.yaml").read_text())
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", f"-I{CLIENTS / 'c'}"]
+    subprocess.run([compiler, *flags, str(CLIENTS / "c" / "lamp.c"), "-o", str(program)], check=True)
+    with running(tmp_path, **{**task, "hyperparameters": {}, "policy_kwargs": {}}) as server:
+        done = subprocess.run([program, str(server.port)], stdout=subprocess.PIPE, text=True, timeout=300)
+    assert (done.returncode, done.stdout[:10]) == (0, "learned in")
+
+
+def test_an_environment_of_gymnasium_is_a_robot(tmp_path: Path) -> None:
+    task = yaml.safe_load((CLIENTS / "cart_pole.yaml").read_text())
+    with running(tmp_path, **task) as server:
+        returns = [*itertools.islice(episodes(gym.make("CartPole-v1"), Robot(port=server.port, name="gym")), 3)]
+    with Journal(server.out / "journal.sqlite", read_only=True) as journal:
+        steps = list(journal.steps())
+    assert len(steps) == sum(returns)
+    assert sum(step.terminated or step.truncated for step in steps) == 3

@@ -81,6 +81,13 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
         before = len(told)
         browser._call("Input.dispatchKeyEvent", type="keyDown", key="2", text="2")
         until(lambda: [each["action"] for each in told[before:] if each["status"] == "person"][3:])
+        for kind, key in (("keyDown", "1"), ("keyDown", "2"), ("keyUp", "1")):  # rolled from one to the other
+            browser._call("Input.dispatchKeyEvent", type=kind, key=key, **({"text": key} if kind == "keyDown" else {}))
+        rolled = len(told) + 3
+        until(lambda: len(told) > rolled + 20)
+        assert {(each["status"], each["action"]) for each in told[rolled:]} == {("person", 1)}
+        before = len(told)
+        until(lambda: len(told) > before)
         browser._call("Input.dispatchKeyEvent", type="keyUp", key="2")
         assert {each["action"] for each in told[before:] if each["status"] == "person"} == {1}
         until(lambda: told[-1]["status"] == "policy")
@@ -96,6 +103,8 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
         browser.resize(390, 800)
         until(lambda: browser.run("document.querySelector('#stop').getAttribute('aria-pressed')") == "true")
         assert browser.run("document.documentElement.scrollWidth") <= 390
+        browser.run("scrollTo(0, document.body.scrollHeight)")
+        assert browser.run("scrollY > 0 && document.querySelector('#stop').getBoundingClientRect().top >= 0")
         browser.click("#stop")
         until(lambda: told[-1]["status"] == "policy")
         browser.click("#learning")

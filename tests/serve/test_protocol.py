@@ -181,3 +181,36 @@ def test_advisors_of_a_task_are_asked_where_it_is_trusted(tmp_path: Path) -> Non
         robot.begin()
         assert min(robot.act([0, 0])["probabilities"]) > 0
     assert len(asked) == 2
+
+
+def test_what_a_person_has_stopped_stays_so_when_the_server_is_started_again(tmp_path: Path) -> None:
+    def switches(server: Server) -> tuple[bool, bool, bool]:
+        state = server.send("/v1/state")[1]
+        return state["stopped"], state["paused"], state["learns"]
+
+    with running(tmp_path) as server:
+        assert switches(server) == (False, False, True)
+        for command in ("stop", "pause", "pause_learning"):
+            assert server.send("/v1/person", {"command": command})[0] == 200
+        server.kill()
+    with running(tmp_path) as server:
+        assert switches(server) == (True, True, False)
+        robot = Robot(port=server.port, name="arm")
+        robot.begin()
+        assert robot.act([0, 0])["status"] == "stopped"
+        for command in ("clear", "resume", "resume_learning"):
+            server.send("/v1/person", {"command": command})
+        server.kill()
+    with running(tmp_path) as server:
+        assert switches(server) == (False, False, True)
+
+
+def test_refusals_are_described_as_they_are(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        described = server.send("/v1/openapi.json")[1]
+        status, refusal = server.send("/v1/act", {"robot": "arm", "seq": 0, "observation": [0, 0]})
+    answers = described["paths"]["/v1/act"]["post"]["responses"]
+    model = answers[str(status)]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    assert refusal.keys() == described["components"]["schemas"][model]["properties"].keys()
+    assert {"401", "403", "408", "409", "413", "415", "422", "429", "507"} <= answers.keys()
+    assert "HTTPValidationError" not in described["components"]["schemas"]

@@ -22,6 +22,7 @@ from bdpi.serve.protocol import (
     EpisodeRequest,
     ObserveRequest,
     PersonRequest,
+    Refusal,
     Refused,
     StepRequest,
     Stored,
@@ -42,7 +43,8 @@ def make_app(service: Service) -> FastAPI:
         refreshing.cancel()
 
     title = f"bdpi serve: {service.task.name}"
-    urls: Any = {"openapi_url": "/v1/openapi.json", "docs_url": None, "redoc_url": None}
+    refusals: Any = {status: {"model": Refusal} for status in (401, 403, 404, 408, 409, 413, 415, 422, 429, 507)}
+    urls: Any = {"responses": refusals, "openapi_url": "/v1/openapi.json", "docs_url": None, "redoc_url": None}
     app = FastAPI(title=title, version="1", lifespan=lifespan, **urls)
 
     @app.post("/v1/episodes")

@@ -98,6 +98,17 @@ class PersonRequest(_Request):
     action: StrictInt | None = None
 
 
+class Refusal(BaseModel):
+    """The answer to what is refused; nothing has changed then.
+
+    :param error: what is wrong, and what to do
+    :param field: of the request; empty: the request as a whole
+    """
+
+    error: str
+    field: str
+
+
 class Begun(BaseModel):
     """:param seq: of this request; the next one has one more"""
 

@@ -69,7 +69,8 @@ def _opened(task: RobotTask, path: Path) -> Iterator[Service]:
                 agent = build_agent(BaseConfig(environment="", hyperparameters=settings, **parts), robot)
             agent.advise(task.advisors, task.advice_steps)
             service = Service(task, agent, sessions, journal_path)
-            agent.start_learning()
+            if "rests" not in sessions.switches():
+                agent.start_learning()
         except ValueError as error:
             raise RunError(one_line(error)) from None
         try:

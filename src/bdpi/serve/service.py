@@ -84,7 +84,8 @@ class Service:
             self.sessions[name] = _Session(name, Robot(agent, number), task, self._store.last(number))
         self.uncertainty = Uncertainty(agent)
         self._checkpoints = self._journal.checkpoints(), store.checkpoints
-        self.paused = self.stopped = False
+        on = store.switches()
+        self.paused, self.stopped = "paused" in on, "stopped" in on
         self._tidied = 0
         #: what the critics expect where an episode has ended since, and the discounted return that followed; means
         self.values: tuple[float, float] | None = None
@@ -315,11 +316,14 @@ class Service:
         name = request.command
         if name in ("stop", "clear"):
             self.stopped = name == "stop"
+            self._keep("stopped", self.stopped)
         elif name in ("pause", "resume"):
             self.paused = name == "pause"
+            self._keep("paused", self.paused)
         elif name in ("pause_learning", "resume_learning"):
             if (name == "resume_learning") != self.learns:
                 (self.agent.start_learning if name == "resume_learning" else self.agent.stop_learning)()
+            self._keep("rests", not self.learns)
         elif request.robot not in self.sessions:
             raise Refused(404, "robot", f"there is no robot {request.robot}")
         else:
@@ -333,6 +337,12 @@ class Service:
                 person.drive(int(request.action or 0))
             else:
                 person.mark = name  # type: ignore[assignment]
+
+    def _keep(self, switch: str, on: bool) -> None:
+        try:
+            self._store.switch(switch, on)
+        except sqlite3.Error as error:
+            raise Refused(507, "command", f"done, but forgotten when the server is started again: {error}") from error
 
     @property
     def learns(self) -> bool:

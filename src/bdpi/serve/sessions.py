@@ -25,9 +25,12 @@ _TABLES = (
     "CREATE TABLE requests (robot INTEGER NOT NULL, place INTEGER NOT NULL, seq INTEGER NOT NULL, "
     "transition INTEGER NOT NULL, digest BLOB NOT NULL, observation BLOB, mask BLOB, answer TEXT NOT NULL, "
     "PRIMARY KEY (robot, place)) WITHOUT ROWID",
+    "CREATE TABLE switches (name TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 #: All that the file has in it; SQLite makes the index of what is unique. A constraint or a trigger more could forget.
-_SCHEMA = {("table", _TABLES[0]), ("table", _TABLES[1]), ("index", None)}
+_SCHEMA = {*(("table", table) for table in _TABLES), ("index", None)}
+#: What a person has switched on, for all robots; it stays so when the server is started again.
+SWITCHES = {"stopped", "paused", "rests"}
 _LONGEST = 1 << 20  # characters of an answer
 
 
@@ -74,7 +77,7 @@ def _is_array(value: Any, size: int) -> bool:
 
 
 class Sessions:
-    """The last requests of all robots.
+    """The last requests of all robots, and what a person has switched on.
 
     :param path: of the file
     :param task: of the robots
@@ -113,6 +116,9 @@ class Sessions:
         names = run("SELECT number, substr(name, 1, 100) FROM robots ORDER BY number LIMIT 1001").fetchall()
         if any(number != place or not re.fullmatch(ROBOT, str(name)) for place, (number, name) in enumerate(names)):
             raise ValueError("it has robots that no server gave a number to")
+        on = run("SELECT substr(name, 1, 100) FROM switches LIMIT 4").fetchall()
+        if not {name for (name,) in on} <= SWITCHES:
+            raise ValueError("it has switches that no server has")
         large = "length(answer) > ? OR length(digest) > 64 OR length(observation) > ? OR length(mask) > ?"
         sizes = _LONGEST, 4 * len(task.observations), len(task.actions)
         (n, most), large_ones = (
@@ -129,6 +135,14 @@ class Sessions:
     def robots(self) -> dict[str, int]:
         """Numbers of all robots, by their names."""
         return dict(self._database.execute("SELECT name, number FROM robots ORDER BY number").fetchall())
+
+    def switches(self) -> set[str]:
+        """Those of :data:`SWITCHES` that are on."""
+        return {name for (name,) in self._database.execute("SELECT name FROM switches").fetchall()}
+
+    def switch(self, name: str, on: bool) -> None:
+        sql = "INSERT OR IGNORE INTO switches VALUES (?)" if on else "DELETE FROM switches WHERE name = ?"
+        self._database.execute(sql, (name,))
 
     def add_robot(self, name: str, number: int) -> None:
         self._database.execute("INSERT INTO robots VALUES (?, ?)", (number, name))

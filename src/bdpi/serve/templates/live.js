@@ -6,7 +6,7 @@
   const by = (id) => document.getElementById(id);
   const link = by("link");
   const HISTORY = 150; // pictures of the page: half a minute
-  let socket = null, state = null, held = null;
+  let socket = null, state = null, held = null, stops = false;
 
   const html = (tag, attributes = {}, ...children) => {
     const element = document.createElement(tag);
@@ -33,6 +33,7 @@
   };
   const tell = (message) => {
     if (socket && socket.readyState === 1) socket.send(JSON.stringify({ type: "person", ...message }));
+    else if (message.command === "stop") stops = true; // as soon as there is a server again
   };
 
   const answer = await fetch("/v1/task", { headers });
@@ -49,21 +50,23 @@
   by("learning").addEventListener("click", () => tell({ command: state.learns ? "pause_learning" : "resume_learning" }));
 
   // A held button or key is repeated: the server lets go of what is not.
-  function hold(robot, action) { held = { robot, action }; tell({ command: "drive", robot, action }); }
+  function drive() { tell({ command: "drive", robot: held.robot, action: held.action }); }
+  function hold(robot, action, key) { held = { robot, action, key }; drive(); }
   function release() {
     if (held) tell({ command: "release", robot: held.robot });
     held = null;
   }
-  setInterval(() => { if (held) tell({ command: "drive", ...held }); }, 250);
+  setInterval(() => { if (held) drive(); }, 250);
   for (const event of ["pointerup", "pointercancel", "blur"]) addEventListener(event, release);
   document.addEventListener("visibilitychange", () => { if (document.hidden) release(); });
   addEventListener("keydown", (event) => {
-    if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || !drives || !state || !state.robots.length) return;
+    if (!drives || event.repeat) return;
     if (event.key === "Escape") { tell({ command: "stop" }); return; }
+    if (event.ctrlKey || event.metaKey || event.altKey || !state || !state.robots.length) return;
     const action = "123456789".indexOf(event.key);
-    if (action >= 0 && action < task.actions.length) hold(chosen(), action);
+    if (action >= 0 && action < task.actions.length) hold(chosen(), action, event.key);
   });
-  addEventListener("keyup", (event) => { if (/^[1-9]$/.test(event.key)) release(); });
+  addEventListener("keyup", (event) => { if (held && held.key === event.key) release(); }); // not of the one before
 
   // -- robots --------------------------------------------------------------------------------------------------
 
@@ -107,6 +110,7 @@
     const { element, status, buttons, rows, marks, film } = cards.get(robot.name), told = robot.told;
     if (robot.picture) { film.src = robot.picture; film.hidden = false; } // a new one
     element.classList.toggle("asks", robot.asks);
+    element.classList.toggle("keys", drives && robot.name === chosen());
     const unsure = told && told.uncertainty !== undefined ? `, uncertainty ${told.uncertainty ?? "–"}` : "";
     const what = told ? `${told.status}${told.name ? `: ${told.name}` : ""}${unsure}` : drives ? "waiting" : "acting";
     status.textContent = `${robot.asks ? "Asks for help. " : ""}${what}; return ${short(robot.return)} after ${robot.length} steps`;
@@ -173,7 +177,11 @@
 
   function connect() {
     socket = new WebSocket(`ws${location.protocol === "https:" ? "s" : ""}://${location.host}/v1/live`, token ? ["bdpi", `token.${token}`] : ["bdpi"]);
-    socket.addEventListener("open", () => { link.textContent = "connected"; });
+    socket.addEventListener("open", () => {
+      link.textContent = "connected";
+      if (stops) tell({ command: "stop" });
+      stops = false;
+    });
     socket.addEventListener("message", (event) => {
       const message = JSON.parse(event.data);
       if (message.error) link.textContent = message.error;
