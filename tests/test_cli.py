@@ -269,7 +269,7 @@ def environment(**more: str) -> dict[str, str]:
 def started(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
     command, pipe = [sys.executable, "-m", "bdpi.cli", *arguments], subprocess.PIPE
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment())
-    patience = threading.Timer(PATIENCE, process.kill)  # whoever waits for a line that never comes waits no longer
+    patience = threading.Timer(PATIENCE, process.kill)  # so that a line that never comes ends the test
     patience.start()
     try:
         yield process

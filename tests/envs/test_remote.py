@@ -171,7 +171,7 @@ def test_a_robot_that_was_restarted_begins_a_session_at_reset() -> None:
 def test_without_a_session_there_is_no_step() -> None:
     env = Walk()
     with serving(env) as url:
-        assert post(f"{url}/v1/reset", {"session": "", "seq": 1})[0] == 409  # nobody has begun one
+        assert post(f"{url}/v1/reset", {"session": "", "seq": 1})[0] == 409  # none has begun
         remote = Remote(url)
         remote.reset()
         Remote(url)

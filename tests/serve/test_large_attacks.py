@@ -63,7 +63,7 @@ def robot_that_goes_on(server: Server) -> Iterator[list[float]]:
 
 
 def pour(connection: socket.socket, size: int, chunked: bool) -> bytes:
-    """Send a body until nobody takes it any more; what was answered."""
+    """Send a body until the server takes no more; what was answered."""
     block = b"x" * (1 << 20)
     with contextlib.suppress(OSError):
         for _ in range(size // len(block)):

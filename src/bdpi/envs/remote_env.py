@@ -33,7 +33,7 @@ class Remote(gym.Env[Any, Any]):
     :param url: that the robot's side printed
     :param token: that it printed, where it listens to other machines
     :param patience: seconds that an answer may take, and that the robot may be away
-    :raises ConnectionError: when nobody answers
+    :raises ConnectionError: without an answer
     :raises ValueError: when that is no such environment
     """
 

@@ -107,7 +107,7 @@ async def _refresh(service: Service) -> None:
 
 
 async def _advice(service: Service, request: ActRequest | StepRequest) -> Weights | None:
-    """Asked in a thread: nobody else waits for an advisor."""
+    """Asked in a thread, so that other requests do not wait for an advisor."""
     return None if service.agent.advice is None else await asyncio.to_thread(service.advice, request)
 
 

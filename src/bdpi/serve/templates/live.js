@@ -40,7 +40,7 @@
   if (!answer.ok) { link.textContent = (await answer.json()).error; return; }
   const task = await answer.json();
   document.title = by("title").textContent = task.name;
-  const drives = !task.watched; // else there is nobody to take over from
+  const drives = !task.watched; // a watched run takes no commands
   by("stop").hidden = by("all").hidden = !drives;
 
   // -- controls ------------------------------------------------------------------------------------------------
