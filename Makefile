@@ -42,7 +42,7 @@ $(WITH_CUDA): $(INSTALLED)
 	@$(PIP) -c constraints.txt -e '.[cuda]'
 	@touch $@
 
-train: $(FOR_TRAINING) ## Train BDPI on FrozenLake8x8 for 300 episodes (one to two minutes)
+train: $(FOR_TRAINING) ## Train BDPI on FrozenLake8x8 for 300 episodes (about a minute)
 	@$(BIN)/bdpi train FrozenLake8x8-v1 --episodes 300 --seed 1
 
 test: lint ## Lint, types, and all tests that take few seconds
