@@ -3,8 +3,8 @@
     python benchmarks/scales/compare.py
 
 Draws docs/benchmark.png and prints the tables of docs/benchmark.md, from results/scales and results/benchmark/peers.
-Runs of the default configuration are those of the two reports: seeds 100 to 115, and for LunarLander also 116 to 131;
-nothing was chosen with these.
+Runs of the default configuration are those of the reports: seeds 100 to 115, and for LunarLander also 116 to 131 and
+132 to 147 (results/default); nothing was chosen with these.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
+from bdpi.runs.results import read_runs  # noqa: E402
 from scales import tasks  # noqa: E402
 from scales.analyse import History, Results, _median, interval, load, print_table, text, total_of  # noqa: E402
 
@@ -32,7 +33,7 @@ TASKS = {
     "MountainCar-v0": (-130.0, 60_000),
     "PendulumTorques-v0": (-200.0, 20_000),
 }
-SECOND = "second report"
+SECOND, LANDER = "second report", "LunarLander-v3"
 NAMES = {"dqn": "DQN (RL Zoo)", "qr-dqn": "QR-DQN (RL Zoo)", "ppo": "PPO (RL Zoo)", "sac": "SAC (RL Zoo), any torque"}
 COLOURS = {
     "BDPI": "#0072b2",
@@ -105,11 +106,27 @@ def main() -> None:
             rows.append([task, *reached(of_agent, TASKS[task][0], name)])
     report = load([ROOT / "results" / "scales" / "report"])
     second = load([ROOT / "results" / "scales" / "report-2"])
+    landers = {
+        "BDPI": histories(report, LANDER),
+        f"BDPI, {SECOND}": histories(second, LANDER),
+        "BDPI, third report": [
+            History(np.cumsum(run.lengths).astype(float), run.returns)
+            for run in read_runs(ROOT / "results" / "default")[1]
+            if run.place.environment == LANDER
+        ],
+    }
     for threshold in (100.0, 200.0):
-        for name, runs in (("BDPI", report), (f"BDPI, {SECOND}", second)):
-            rows.append(["LunarLander-v3", *reached(histories(runs, "LunarLander-v3"), threshold, name)])
+        rows += [[LANDER, *reached(runs, threshold, name)] for name, runs in landers.items()]
     header = ["task", "threshold", "agent", "runs that reach it", "median steps until then", "median episodes"]
     print_table([*header, "steps made"], rows)
+    rows = []
+    for first, last in ((20_000, 25_000), (48_000, 60_000)):
+        for name, runs in landers.items():
+            ended = [history.returns[(history.steps > first) & (history.steps <= last)] for history in runs]
+            if all(len(returns) for returns in ended):
+                means = np.array([returns.mean() for returns in ended])
+                rows.append([LANDER, f"{first} to {last}", name, text(interval(means), 0), f"{means.min():.0f}"])
+    print_table(["task", "steps", "agent", "mean return", "lowest run"], rows)
     rows = []
     for task, windows in WINDOWS.items():
         for first, last in windows:
