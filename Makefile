@@ -109,9 +109,8 @@ sanitize: $(INSTALLED) ## Data races in the compiled learner, by GCC's thread sa
 	@LD_PRELOAD=$$(g++ -print-file-name=libtsan.so) TSAN_OPTIONS=exitcode=66 \
 	  $(BIN)/python benchmarks/sanitize.py build/sanitize/bdpi/_native*.so && echo "No data race was reported."
 
-figures: $(INSTALLED) ## docs/frozenlake.png, docs/results.md and docs/curves.md, from the runs in results/
-	@$(BIN)/python benchmarks/claims.py
-	@$(BIN)/python benchmarks/curves.py
+figures: $(INSTALLED) ## docs/results.md, docs/hallway.md and docs/panels/, from the runs in results/
+	@$(BIN)/python benchmarks/replication/pages.py
 
 learning: $(INSTALLED) ## Learning results of all agents (hours; can be stopped and started again)
 	@$(BIN)/python benchmarks/learning.py

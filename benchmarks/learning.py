@@ -159,8 +159,8 @@ episodes again, from where they were interrupted. LunarLander's seeds 0 to 3 wer
 CPU, the others by the fused kernels on a GPU.
 
 On TableSafe, where a supervisor turns the robot away from the edge, no run ever fell: its lowest return is 0. These
-runs were begun again because of the mistake that [results.md](results.md) tells of (0, 90, 75, 0 before). More runs on
-TableLong, FrozenLake and LunarLander are in [results/figure2/](../results/figure2/tables.md).
+runs were begun again because of a mistake that the [changelog](../CHANGELOG.md) tells of (0, 90, 75, 0 before). More
+runs on TableLong, FrozenLake and LunarLander are in [results/figure2/](../results/figure2/tables.md).
 
 On LunarLander, runs hover for a while before they land: after 70 episodes some have landed for long, others not once,
 so that few runs tell little: seeds 0 to 3, run again with the exact tanh (below), have 111, -67, -15 and 50 in

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from made_up import run
 
-import curves
 from bdpi.report.panels import StoredSeries
 from bdpi.report.paper import paper_curve
 from bdpi.runs.results import StoredRun
-from curves import MARGINS, PAGE, Counterpart, counterparts, page
+from replication.curves import MARGINS, Counterpart, counterparts
 
 LAKE = paper_curve("algorithms", "FrozenLake8x8-v1", "BDPI")
 MARGIN = MARGINS["FrozenLake"]
@@ -56,11 +55,5 @@ def test_what_a_curve_lacks_is_named() -> None:
     assert Counterpart(LAKE, None).state == "missing"  # type: ignore[arg-type]
 
 
-def test_the_page_is_what_the_results_give() -> None:
-    assert PAGE.read_text() == page(counterparts()), "run `make figures`"
-    assert curves.main(["--check"]) == 0
-
-
-def test_all_59_curves_are_on_the_page() -> None:
-    assert "59 curves" in PAGE.read_text()
+def test_there_are_59_curves() -> None:
     assert len({(each.paper.row, each.paper.environment, each.paper.series) for each in counterparts()}) == 59

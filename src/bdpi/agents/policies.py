@@ -95,7 +95,7 @@ class BDPIPolicy(BasePolicy):
     :param features_extractor_class: what comes before the perceptron; each network has its own
     :param features_extractor_kwargs: arguments of the features extractor
     :param normalize_images: divide images by 255. Without that, fresh networks tell pictures apart much better, and
-        want a smaller learning rate (1e-5): docs/results.md has what this makes of Hallway.
+        want a smaller learning rate (1e-5): docs/hallway.md has what this makes of Hallway.
     :param optimizer_class: ``torch.optim.Adam``; there is no other
     :param optimizer_kwargs: Adam's ``betas``, ``eps`` and ``weight_decay``; PyTorch trains then
     :param share_features_extractor: False: each network has its own

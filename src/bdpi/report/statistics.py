@@ -144,6 +144,19 @@ def bootstrap_mean(values: Floats, fewest: int = FEWEST) -> Estimate:
     return _with_interval(value, _weights((n,))[0] @ values, n)
 
 
+def bootstrap_difference(x: Floats, y: Floats, fewest: int = FEWEST) -> Estimate:
+    """Mean of x less mean of y, with an interval from a bootstrap over the runs of both; see :func:`bootstrap_mean`.
+
+    :return: with the number of runs of the one that has fewer
+    """
+    n = min(len(x), len(y))
+    value = float(x.mean() - y.mean()) if n else math.nan
+    if n < fewest:
+        return Estimate(value, math.nan, math.nan, n)
+    drawn_x, drawn_y = _weights((len(x), len(y)))
+    return _with_interval(value, drawn_x @ x - drawn_y @ y, n)
+
+
 def student(freedom: int) -> float:
     """97.5 % quantile of Student's t distribution: from a table, and by its expansion around the normal one's."""
     if freedom <= len(_STUDENT):

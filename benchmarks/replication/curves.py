@@ -1,18 +1,12 @@
 """The 59 curves of the paper's figures beside the runs under results/: which are there, and what they say.
 
-    python benchmarks/curves.py           # writes docs/curves.md
-    python benchmarks/curves.py --check   # fails if the page is another
-
-Nothing on the page is typed by hand. Rules and margins are those of benchmarks/replication/PROTOCOL.md.
+Rules and margins are those of PROTOCOL.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,22 +19,11 @@ from bdpi.report.tables import estimate_text
 from bdpi.runs.build import is_peer
 from bdpi.runs.results import StoredRun, read_runs
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "curves.md"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 STUDIES = ("figure2", "pendulum")
 SEEDS = frozenset(range(100, 108))
 FEWEST = 4  # runs that an interval needs
 MARGINS = {"Table": 15.0, "LunarLander": 45.0, "FrozenLake": 0.1, "Hallway": 0.1, "Pendulum": 120.0}
-
-HEAD = """# The paper's curves, one by one
-
-Written by `make figures` (benchmarks/curves.py) from the runs under results/; rules and margins are those of
-[the protocol](../benchmarks/replication/PROTOCOL.md). A curve is complete with seeds 100 to 107, all episodes of the
-paper's, clean commits and one fingerprint of the code that learns. Verdicts of partial curves are provisional. Returns
-are means of the last tenth of the episodes that the paper's curve and all runs have, smoothed as the paper's;
-differences have 95 % bootstrap intervals over runs.
-
-"""
 
 
 @dataclass(frozen=True)
@@ -127,12 +110,15 @@ def _is_clean(run: StoredRun) -> bool:
     return not any(commit.endswith("-dirty") for commit in commits)
 
 
-def counterparts(root: Path = ROOT / "results") -> list[Counterpart]:
-    """All curves of the paper, in its order."""
+def counterparts(protocol: str = "", root: Path = RESULTS) -> list[Counterpart]:
+    """All curves of the paper, in its order.
+
+    :param protocol: what is behind the names of the studies, ``"-code"``
+    """
     ours: dict[int, StoredSeries] = {}
     curves = paper_curves()
-    for study in STUDIES:
-        for row in rows_of(read_runs(root / study)[1]):
+    for folder in (root / f"{study}{protocol}" for study in STUDIES):
+        for row in rows_of(read_runs(folder)[1]) if folder.exists() else ():
             for panel in row.panels:
                 for series in panel.series:
                     curve = paper_curve(row.name, panel.environment, series.name)
@@ -141,28 +127,15 @@ def counterparts(root: Path = ROOT / "results") -> list[Counterpart]:
     return [Counterpart(curve, ours.get(number)) for number, curve in enumerate(curves)]
 
 
-def page(found: Iterable[Counterpart]) -> str:
-    """Counts first, then a table per panel."""
-    found = list(found)
-    states, verdicts = Counter(each.state for each in found), Counter(each.verdict.split(" (")[0] for each in found)
-    counts = [f"{len(found)} curves: " + _counted(states, ("complete", "partial", "missing")) + ".", ""]
-    counts += ["Verdicts: " + _counted(verdicts, tuple(sorted(verdicts, key=lambda name: -verdicts[name]))) + ".", ""]
-    panels: dict[tuple[str, str], list[Counterpart]] = {}
-    for each in found:
-        panels.setdefault((each.paper.row, each.paper.environment), []).append(each)
-    return HEAD + "\n".join(counts) + "".join(_table(*panel, curves) for panel, curves in panels.items())
+def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
+    return "".join("| " + " | ".join(line) + " |\n" for line in (columns, ("---",) * len(columns), *lines))
 
 
-def _counted(counts: Counter[str], names: tuple[str, ...]) -> str:
-    return ", ".join(f"{counts[name]} {name}" for name in names)
-
-
-def _table(row: str, environment: str, curves: list[Counterpart]) -> str:
-    margin = f"margin {MARGINS[environment]:g}"
+def table_of(curves: Iterable[Counterpart]) -> str:
+    """What was found of these curves."""
     columns = ("curve", "runs", "episodes", "ours", "paper", "difference", "verdict", "lacks")
-    lines = [columns, ("---",) * len(columns), *(_line(curve) for curve in curves)]
-    text = "".join("| " + " | ".join(line) + " |\n" for line in lines)
-    return f"\n## {environment}, {row.lower()} ({margin})\n\n{text}"
+    return table(columns, map(_line, curves))
 
 
 def _line(curve: Counterpart) -> tuple[str, ...]:
@@ -178,21 +151,3 @@ def _line(curve: Counterpart) -> tuple[str, ...]:
         curve.verdict,
         "; ".join(curve.lacks) or "nothing",
     )
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if docs/curves.md is another")
-    options = parser.parse_args(arguments)
-    text = page(counterparts())
-    if not options.check:
-        PAGE.write_text(text)
-        print(PAGE.relative_to(ROOT))
-    elif not PAGE.exists() or PAGE.read_text() != text:
-        print("docs/curves.md is not what results/ give: run `make figures`", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

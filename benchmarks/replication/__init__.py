@@ -1,0 +1,1 @@
+"""The paper's figures, measured again: curves, claims, and the pages that say what came out."""
