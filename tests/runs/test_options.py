@@ -127,7 +127,6 @@ def test_several_environments_learn_as_often_from_each_transition(tmp_path: Path
 
 def test_agents_of_this_package_alone_step_several_environments_evaluate_and_film() -> None:
     for more, option in (
-        ({"n_envs": 2}, "--n-envs"),
         ({"eval_every": 5}, "--eval-every"),
         ({"film_every": 5}, "--film"),
     ):

@@ -3,6 +3,7 @@
 ``import bdpi`` does not import this package.
 """
 
+from bdpi.baselines.acer import ACER
 from bdpi.baselines.acktr import ACKTR
 from bdpi.baselines.dueling import PrioritizedDuelingDQN
 from bdpi.baselines.kfac import KFAC
@@ -10,6 +11,7 @@ from bdpi.baselines.paper import PARAMETERS, PEERS, Peer, make_peer, parameters_
 from bdpi.baselines.prioritized import PrioritizedReplayBuffer, SumTree
 
 __all__ = [
+    "ACER",
     "ACKTR",
     "KFAC",
     "PARAMETERS",

@@ -8,6 +8,8 @@ Where the paper says nothing, they are SB3's (or, for ACKTR, those of its own pa
   best value. A2C has the networks of ACKTR. DQN has what the table gives Bootstrapped DQN, except for its 20 gradient
   steps per batch: memory, batch, a training epoch at each time-step, learning rate, network. SB3's 10 000 time-steps
   between two updates of the target network are outside the paper's range, whose largest value, 1000, is taken.
+- ACER was tried, and left out of the plots; the paper says nothing about its parameters. It has those of OpenAI
+  Baselines, with the networks of ACKTR.
 - SAC and TD3 are in the paper's Figure 3, Pendulum, which says nothing about their parameters: everything is SB3's.
 
 Networks and the batches of PPO are larger on LunarLander, as in the table. From pixels (Hallway), PPO and ACKTR learn
@@ -33,6 +35,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 import bdpi.envs
+from bdpi.baselines.acer import ACER
 from bdpi.baselines.acktr import ACKTR
 from bdpi.baselines.dueling import PrioritizedDuelingDQN
 from bdpi.envs.preparing import prepare_environment
@@ -45,6 +48,7 @@ PEERS: dict[str, type[BaseAlgorithm]] = {
     "sac": SAC,
     "td3": TD3,
     "acktr": ACKTR,
+    "acer": ACER,
     "prioritized-dueling-dqn": PrioritizedDuelingDQN,
 }
 
@@ -103,6 +107,7 @@ PARAMETERS: dict[str, Peer] = {
         pixel_copies=16,
     ),
     "a2c": Peer({"gamma": 0.99}, hidden_layers=2),
+    "acer": Peer({"gamma": 0.99}, hidden_layers=2),
     "dqn": _Q_LEARNING,
     "prioritized-dueling-dqn": _Q_LEARNING,
     "sac": Peer({"gamma": 0.99}),

@@ -43,7 +43,7 @@ def train(
             help="Which algorithm: bdpi, abcdqn, actor-mimic, bootstrapped-dqn, tabular-bdpi; with the settings of the "
             "paper: bdpi-paper, abcdqn-paper, actor-mimic-paper, bdpi-code, abcdqn-code, actor-mimic-code, "
             "bootstrapped-dqn-code (-code: of its published program); or one to compare with: ppo, a2c, dqn, sac, td3, "
-            "acktr, prioritized-dueling-dqn (these cannot be resumed).",
+            "acktr, acer, prioritized-dueling-dqn (these cannot be resumed).",
             show_default="bdpi",
         ),
     ] = None,

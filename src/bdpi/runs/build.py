@@ -27,7 +27,7 @@ Config = TypeVar("Config", bound=BaseConfig)
 
 DEFAULT_ACTION_BITS = 6
 #: The keys of ``bdpi.baselines.paper.PEERS``, which takes a while to import.
-PEER_NAMES = ("ppo", "a2c", "dqn", "sac", "td3", "acktr", "prioritized-dueling-dqn")
+PEER_NAMES = ("ppo", "a2c", "dqn", "sac", "td3", "acktr", "acer", "prioritized-dueling-dqn")
 
 
 def agent_class(name: str) -> type[Agent]:

@@ -47,7 +47,7 @@ def prepare_peer(
     """See :func:`bdpi.runs.train.prepare`."""
     if config.off_policy_noise is not None or config.action_bits is not None or config.record_entropy:
         raise RunError(f"{config.agent} knows neither off-policy noise, nor action bits, nor the entropy of its policy")
-    options = {"--n-envs": config.n_envs > 1, "--eval-every": config.eval_every, "--film-every": config.film_every}
+    options = {"--eval-every": config.eval_every, "--film-every": config.film_every}
     if unknown := [name for name, value in options.items() if value]:
         raise RunError(
             f"{config.agent} is trained as by the paper and Stable-Baselines3: leave {' and '.join(unknown)} out, "
@@ -109,12 +109,13 @@ def _environments(config: RunConfig, bare: Any, may_copy: bool) -> Any:
 
     from bdpi.baselines.paper import PARAMETERS
 
-    copies = PARAMETERS[config.agent].pixel_copies if is_image_space(bare.observation_space) else 1
+    of_pictures = is_image_space(bare.observation_space)
+    copies = max(config.n_envs, PARAMETERS[config.agent].pixel_copies if of_pictures else 1)
     if copies == 1 or not may_copy:
         return monitored(bare)
     spec = bare.spec
     bare.close()
-    if not _can_be_sent(spec):
+    if not of_pictures or not _can_be_sent(spec):
         return DummyVecEnv([_Make(config)] * copies)
     try:
         with left_to_parent():

@@ -7,7 +7,7 @@ from typing import Any
 
 from bdpi.runs.errors import RunError
 
-_ACTOR_AND_VALUES = ("ppo", "a2c", "acktr")  # SB3 calls their second network vf, not qf
+_ACTOR_AND_VALUES = ("ppo", "a2c", "acktr", "acer")  # SB3 calls their second network vf, not qf
 
 
 def check_settings(agent: str, values: Mapping[str, Iterable[Any]], where: str) -> None:

@@ -30,7 +30,7 @@ _SPACE = ("space", "at_most", "same")
 _ID = re.compile(r":|-v\d+$")  # what only Gymnasium ids have
 _LENGTH = ("episodes", "steps")
 _AROUND = ("env_kwargs", "wrappers")
-_PLAN = ("off_policy_noise", "remember_tests", "action_bits", "record_entropy", *_AROUND)
+_PLAN = ("off_policy_noise", "remember_tests", "action_bits", "record_entropy", "n_envs", *_AROUND)
 _SETTINGS = ("agent", "set", *_SPACE, *_PLAN, *_LENGTH, "in", "same_as")
 
 
@@ -458,7 +458,7 @@ def _check(name: str, value: Any, where: str) -> None:
         mapping(value, f"env_kwargs of {where}")
     if name == "wrappers" and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
         raise RunError(f"wrappers of {where} must be a list of classes, [module:Class], not {value!r}")
-    if name in (*_LENGTH, "action_bits"):
+    if name in (*_LENGTH, "action_bits", "n_envs"):
         whole(value, f"{name} of {where}")
     if name in ("record_entropy", "remember_tests") and not isinstance(value, bool):
         raise RunError(f"{name} of {where} must be true or false, not {value!r}")
