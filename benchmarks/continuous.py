@@ -48,8 +48,8 @@ def main() -> None:
     with ProcessPoolExecutor(given.processes) as pool:
         for (inside, seed, _), episodes in zip(jobs, pool.map(returns, jobs), strict=True):
             late[inside].append(float(np.mean(episodes[len(episodes) // 2 :])))
-            tens = [round(float(np.mean(part))) for part in np.array_split(episodes, max(1, len(episodes) // 5))]
-            print("agent" if inside else "wrapper", seed, f"{late[inside][-1]:.0f}", "each 5 episodes:", *tens, flush=True)
+            fives = [round(float(np.mean(part))) for part in np.array_split(episodes, max(1, len(episodes) // 5))]
+            print("agent" if inside else "wrapper", seed, f"{late[inside][-1]:.0f}, by fives:", *fives, flush=True)
     means, errors = np.array([[np.mean(late[key]), np.std(late[key], ddof=1) ** 2 / given.seeds] for key in late]).T
     print(f"agent {means[0]:.0f}, wrapper {means[1]:.0f}: difference {means[0] - means[1]:.0f}")
     print(f"± {2.14 * np.sqrt(errors.sum()):.0f}")  # Student's t with 14 degrees of freedom
