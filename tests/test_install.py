@@ -76,6 +76,7 @@ def test_a_wheel_learns_natively_without_a_compiler(tmp_path):
     assert made.returncode == 0, made.stdout + made.stderr
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name.endswith(f"-manylinux_2_28_{platform.machine()}.whl")
+    assert ("-cp312-abi3-" in wheel.name) == (sys.version_info >= (3, 12))  # one for all later versions, too
     names = zipfile.ZipFile(wheel).namelist()
     assert {"LICENSE", "nanobind.txt", "robin-map.txt"} <= {Path(name).name for name in names if "licenses" in name}
     assert not [name for name in names if ".libs/" in name]  # no library beside it: the C++ library is inside

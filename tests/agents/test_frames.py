@@ -3,6 +3,7 @@
 import copy
 import ctypes
 import itertools
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -422,3 +423,24 @@ def test_what_cannot_be_stacked_is_refused(agent_class, env, n_stack, message):
     policy = "MultiInputPolicy" if not isinstance(env, str) else "MlpPolicy"
     with pytest.raises(ValueError, match=message):
         agent_class(policy, env, n_stack=n_stack)
+
+
+@pytest.mark.parametrize(
+    ("seen", "actions"),
+    [
+        (spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)}), spaces.Discrete(2)),
+        (spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3])),
+    ],
+)
+def test_what_the_refusal_names_is_learned_from(seen, actions):
+    """A Dict, and actions of several parts, stacked by Gymnasium's wrapper."""
+    env: Any = Walk(seen, pays=lambda env, action: 1.0)
+    env.action_space = actions
+    policy = "MultiInputPolicy" if isinstance(seen, spaces.Dict) else "MlpPolicy"
+    with pytest.raises(ValueError, match="n_stack=2 is ") as refused:
+        BDPI(policy, env, n_stack=2)
+    name, n = re.search(r"gymnasium\.wrappers\.(\w+)\(env, (\d)\)", str(refused.value)).groups()
+    env = getattr(gym.wrappers, name)(env, int(n))
+    agent = BDPI(policy, env, seed=0, **QUICK).learn(30)
+    assert epochs_of(agent) > 0
+    assert actions.contains(agent.predict(env.reset()[0])[0])

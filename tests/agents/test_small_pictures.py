@@ -112,3 +112,9 @@ def test_what_pytorch_prepares_in_its_first_epoch_is_no_cost_of_a_step(seconds, 
         for each in seconds:
             checkup.learned(agent, each)
     assert ["learning epoch takes" in str(each.message) for each in said] == [True] * is_said
+
+
+def test_steps_that_are_not_learned_from_cost_nothing():
+    agent = BDPI("MlpPolicy", "CartPole-v1", gradient_steps=0, **QUICK)
+    with pytest.warns(RuntimeWarning, match=r"epoch takes 20 s\. Faster"):
+        Checkup().learned(agent, 20.0)

@@ -1,6 +1,7 @@
 """Runs with continuous actions, with off-policy noise and clean tests, and with every agent."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,14 @@ def test_what_pictures_and_noise_change_is_announced(tmp_path: Path, monkeypatch
     notes: list[str] = []
     plan = RunConfig(environment="odd_worlds:Pictures-v0", episodes=1, off_policy_noise=0.2)
     prepare(plan, tmp_path, note=notes.append)
-    pictures, noise = notes
+    pictures, cost, noise = notes
     assert "pictures, so CnnPolicy and fit_steps=1 (--set fit_steps=20 would change it)" in pictures
     assert "random with probability 0.2; a test without that comes after each training episode" in noise
     prepare(plan.changed(off_policy_noise=None, hyperparameters={"fit_steps": 2}), note=notes.append)
-    assert len(notes) == 2
+    assert len(notes) == 3
+    quick = dict(setting.split("=") for setting in re.findall(r"--set (\S+)", cost))
+    prepare(plan.changed(hyperparameters={name: int(value) for name, value in quick.items()}), note=notes.append)
+    assert notes[3:] == [pictures, noise]  # what it costs is not said of a run that follows the advice
     environment = make_environment("odd_worlds:Pictures-v0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for settings, agent, is_said in (({}, "bdpi", True), ({}, "ppo", False), ({"precision": "float32"}, "bdpi", False)):

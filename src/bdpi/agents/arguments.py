@@ -228,13 +228,19 @@ def show_all(agent_class: type[Any], settings: Iterable[inspect.Parameter] | Non
     classes = [*reversed(agent_class.__mro__), *([] if settings is None else [Settings])]
     explained = {name: text for each in classes for name, text in _explained(each).items()}
     texts = [explained[each.name] for each in passed_on if each.name in explained]
-    if texts and agent_class.__doc__ and "\n    :param settings:" in agent_class.__doc__:
-        agent_class.__doc__ = "\n    ".join([agent_class.__doc__.partition("\n    :param settings:")[0], *texts, ""])
+    own_text, is_open, _ = _docstring(agent_class).partition("\n:param settings:")
+    if texts and is_open:
+        agent_class.__doc__ = "\n".join([own_text, *texts, ""])
+
+
+def _docstring(agent_class: type[Any]) -> str:
+    """Without indentation, which Python 3.13 takes away by itself."""
+    return inspect.cleandoc(agent_class.__doc__ or "")
 
 
 def _explained(agent_class: type[Any]) -> dict[str, str]:
     """What the docstring of a class says of each argument."""
-    parts = (agent_class.__doc__ or "").rstrip().split("\n    :param ")[1:]
+    parts = _docstring(agent_class).split("\n:param ")[1:]
     return {part.partition(":")[0]: f":param {part.rstrip()}" for part in parts}
 
 

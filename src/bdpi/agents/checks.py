@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import (
     unwrap_vec_normalize,
 )
 
+from bdpi.agents.spaces import stack_outside
 from bdpi.envs.factors import factors_of, mask_sizes
 from bdpi.learner.arrangement import dtype_of
 from bdpi.learner.registry import check_choice
@@ -86,7 +87,7 @@ def check_settings(agent: Ensemble) -> None:
     check_integer("n_steps", agent.n_steps, 1, LARGEST["n_steps"])
     check_integer("n_stack", agent.n_stack, 1, LARGEST["n_stack"])
     if agent.n_stack > 1 and not isinstance(agent.action_space, spaces.Discrete):
-        remedy = "stack frames in the environment, VecFrameStack(env, n_stack)"
+        remedy = stack_outside(agent.n_stack)
         raise ValueError(f"n_stack={agent.n_stack} is for Discrete actions, not {agent.action_space}: {remedy}")
     if agent.max_grad_norm is not None:
         check_number("max_grad_norm", agent.max_grad_norm, 0)

@@ -52,7 +52,7 @@ def say_cost(agent: Ensemble, seconds: float) -> None:
     frequency, expected = agent.train_freq, ""
     if isinstance(frequency, TrainFreq) and frequency.unit.value == "step":
         epochs = agent.decisions.n * (1.0 if agent.gradient_steps < 0 else agent.gradient_steps / frequency.frequency)
-        expected = f": expect {seconds * epochs:.2g} s per step"
+        expected = f": expect {seconds * epochs:.2g} s per step" if epochs else ""
     remedies = f"fewer critics than n_critics={agent.n_critics}, a larger train_freq, a smaller network"
     if agent.policy.default_fit_steps == 1:
         remedies += ', smaller pictures, precision="bfloat16", a GPU'

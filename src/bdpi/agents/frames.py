@@ -19,6 +19,7 @@ from stable_baselines3.common.utils import is_vectorized_observation
 from stable_baselines3.common.vec_env import VecNormalize
 
 from bdpi.agents.journal import Transition
+from bdpi.agents.spaces import stack_outside
 
 
 def stacked_space(space: spaces.Space[Any], n_stack: int, axis: int = 0) -> spaces.Space[Any]:
@@ -36,7 +37,7 @@ def stacked_space(space: spaces.Space[Any], n_stack: int, axis: int = 0) -> spac
         return spaces.MultiDiscrete([int(space.n)] * n_stack, start=[int(space.start)] * n_stack)
     raise ValueError(
         f"n_stack={n_stack} is not for {type(space).__name__} observations: make them a Box "
-        "(gymnasium.wrappers.FlattenObservation), or stack them in the environment, VecFrameStack(env, n_stack)"
+        f"(gymnasium.wrappers.FlattenObservation), or {stack_outside(n_stack)}"
     )
 
 

@@ -160,3 +160,9 @@ class NativeInputs:
         if len(scales.shift):
             every.shift[self.is_scaled], every.factor[self.is_scaled] = scales.shift, scales.factor
         return replace(scales, shift=every.shift, factor=every.factor)
+
+
+def stack_outside(n_stack: int) -> str:
+    """What to do where agents cannot stack frames themselves."""
+    wrapper = f"gymnasium.wrappers.FrameStackObservation(env, {n_stack})"
+    return f"stack frames in the environment: {wrapper}; pictures by Stable-Baselines3's VecFrameStack(env, {n_stack})"

@@ -191,7 +191,11 @@ def announcements(config: RunConfig, bare: gym.Env[Any, Any]) -> Iterator[str]:
         yield f"{config.environment}: actions {bare.action_space}, so {n} decisions one after the other at each step"
     if policy_name(bare.observation_space) == "CnnPolicy" and "fit_steps" not in config.hyperparameters:
         yield f"{config.environment}: pictures, so CnnPolicy and fit_steps=1 (--set fit_steps=20 would change it)"
-        if "precision" not in config.hyperparameters and not is_peer(config.agent) and torch.cuda.is_available():
+        has_gpu = torch.cuda.is_available()
+        if not (is_peer(config.agent) or has_gpu or "n_critics" in config.hyperparameters):
+            quick = "--set n_critics=2 --set batch_size=32 --set train_freq=4"
+            yield f"without a GPU, a step can take seconds, as bdpi check measures: {quick} take a hundredth of that"
+        if has_gpu and not is_peer(config.agent) and "precision" not in config.hyperparameters:
             yield "on a GPU, --set precision=bfloat16 takes a third of the time for pictures"
     if config.off_policy_noise is not None:
         yield (
