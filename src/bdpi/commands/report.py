@@ -30,7 +30,7 @@ def report(
         Path,
         typer.Argument(
             metavar="RUNS",
-            help="The folder of a study, an archive of one, or the folder of one run.",
+            help="The folder of a study, an archive of one, or the folder of one run, also of a served one.",
             show_default=False,
         ),
     ],
@@ -68,10 +68,14 @@ def report(
     from bdpi.report.write import write_report
     from bdpi.runs.errors import RunError
     from bdpi.runs.results import read_runs, with_archived, write_archive
+    from bdpi.serve.run import read_served
 
     if out is None and (runs / "report").is_symlink():
         raise RunError(f"{runs / 'report'} is a link: choose a folder by --out, or remove it")
-    title, found, problems = read_runs(runs)
+    served = read_served(runs)
+    title, found, problems = (
+        read_runs(runs) if served is None else (f"{served.place.environment}, served", [served], [])
+    )
     for problem in problems:
         complain(problem)
     if not any(len(run.returns) for run in found):

@@ -271,7 +271,7 @@ def train(
     from bdpi.runs.train import prepare, prepare_resumption
     from bdpi.runs.trust import option_for
 
-    services = services_of(log)
+    services = services_of([*(log or ()), "csv"])
     stop = Stop()
     view = _view(stop)
     command = ["bdpi", *sys.argv[1:]]

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import math
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bdpi.runs.errors import RunError, one_line
+from bdpi.storage.reading import Damaged, read_bytes
 
 if TYPE_CHECKING:
     from bdpi.agents.logs import Service
@@ -18,6 +26,61 @@ if TYPE_CHECKING:
 
 #: Services that write elsewhere than into the run's folder.
 OUTSIDE = ("wandb", "mlflow")
+_LARGEST = 1 << 28  # bytes of progress.csv
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Log:
+    """What ``progress.csv`` says of learning, a row an episode; NaN where a row has no such number.
+
+    :param steps: of training, at its end
+    :param returns: of the episode
+    :param lengths: of the episode
+    :param entropy: of the policy, in bits
+    :param disagreement: of the critics: share of states in which they do not all prefer the same action
+    :param expected: what the critics expect of the latest transitions
+    :param followed: the discounted return that followed
+    """
+
+    steps: Numbers
+    returns: Numbers
+    lengths: Numbers
+    entropy: Numbers
+    disagreement: Numbers
+    expected: Numbers
+    followed: Numbers
+
+
+_COLUMNS = {
+    "steps": "time/total_timesteps",
+    "returns": "rollout/ep_rew",
+    "lengths": "rollout/ep_len",
+    "entropy": "train/entropy",
+    "disagreement": "train/disagreement",
+    "expected": "train/q_expected",
+    "followed": "train/q_followed",
+}
+
+
+def read_log(path: Path) -> Log:
+    """Of a run; without rows where there is no file.
+
+    :raises RunError: when the file is damaged
+    """
+    try:
+        text = read_bytes(path, _LARGEST).decode() if path.exists() else ""
+        rows = [row for row in csv.DictReader(text.splitlines()) if None not in row.values()]  # a crash cuts one off
+    except (Damaged, OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RunError(f"{path} cannot be read: {one_line(error)}; remove it, and only its curves are lost") from None
+    return Log(**{name: np.array([_number(row.get(column)) for row in rows]) for name, column in _COLUMNS.items()})
+
+
+def _number(cell: str | None) -> float:
+    try:
+        return float(cell or "nan")
+    except ValueError:
+        return math.nan
 
 
 def services_of(names: Sequence[str] | None) -> list[Service]:
