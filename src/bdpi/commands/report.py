@@ -68,14 +68,15 @@ def report(
     from bdpi.report.write import write_report
     from bdpi.runs.errors import RunError
     from bdpi.runs.results import read_runs, with_archived, write_archive
-    from bdpi.serve.run import read_served
 
     if out is None and (runs / "report").is_symlink():
         raise RunError(f"{runs / 'report'} is a link: choose a folder by --out, or remove it")
-    served = read_served(runs)
-    title, found, problems = (
-        read_runs(runs) if served is None else (f"{served.place.environment}, served", [served], [])
-    )
+    if (runs / "task.json").exists():
+        from bdpi.serve.run import read_served
+
+        title, found, problems = read_served(runs)
+    else:
+        title, found, problems = read_runs(runs)
     for problem in problems:
         complain(problem)
     if not any(len(run.returns) for run in found):

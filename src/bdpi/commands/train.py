@@ -178,11 +178,11 @@ def train(
 ) -> None:
     """Train an agent and keep everything about the run in one folder.
 
-    The folder holds config.json, monitor.csv (one line an episode, as Stable-Baselines3 writes it), agent.zip,
-    replay.npz, episode.json (where the current episode stands), curve.png, and policy.gif where the environment can
-    draw itself. With --off-policy-noise, test.csv holds the test episodes, and the curve and the printed returns are
-    theirs. With --eval-every, eval.csv holds the episodes of each evaluation, and best.zip the best agent (bdpi play
-    RUN --best).
+    The folder holds config.json, monitor.csv and progress.csv (one line an episode, as Stable-Baselines3 writes them;
+    bdpi report RUN draws what they say), agent.zip, replay.npz, episode.json (where the current episode stands),
+    curve.png, and policy.gif where the environment can draw itself. With --off-policy-noise, test.csv holds the test
+    episodes, and the curve and the printed returns are theirs. With --eval-every, eval.csv holds the episodes of each
+    evaluation, and best.zip the best agent (bdpi play RUN --best).
 
     Ctrl-C stops after the current step and saves everything; --resume continues, in simulations exactly where it was.
 
@@ -208,7 +208,7 @@ def train(
 
     $ bdpi train --resume runs/docking --episodes 500
 
-    $ bdpi train CartPole-v1 --log tensorboard,csv
+    $ bdpi train CartPole-v1 --log tensorboard
 
     $ bdpi train LunarLander-v3 --watch
 

@@ -26,7 +26,7 @@ class Person:
         self._not_before = 0.0
         #: the episode is to be ended after the next step; None: it is not
         self.mark: Mark | None = None
-        #: the policy may act in this episode, or has; counts only while robots are held before each
+        #: the policy has acted in this episode, or may; counts only while robots are held before each
         self.started = False
 
     def drive(self, action: int) -> None:

@@ -86,13 +86,11 @@ def _opened(task: RobotTask, path: Path) -> Iterator[Service]:
             agent.save(file)
 
 
-def read_served(path: Path) -> StoredRun | None:
-    """A run for reports; its episodes are those in its log. None: the folder has no such run.
+def read_served(path: Path) -> tuple[str, list[StoredRun], list[str]]:
+    """What :func:`bdpi.runs.results.read_runs` gives, of a served run; its episodes are those in its log.
 
     :raises RunError: when its files are damaged
     """
-    if not (path / "task.json").exists():
-        return None
     task, log = _read_task(path / "task.json"), read_log(RunFolder(path).progress)
     try:
         with locked(path, ""):
@@ -109,7 +107,9 @@ def read_served(path: Path) -> StoredRun | None:
     )
     place = Place("", "run", task.name, task.agent, task.seed)
     record = RunRecord(config, RunStatus(status=state))
-    return StoredRun(place, record, log.returns, log.lengths.astype(np.int64), path=path)
+    ended = np.isfinite(log.returns)
+    run = StoredRun(place, record, log.returns[ended], log.lengths[ended].astype(np.int64), path=path)
+    return f"{task.name}, served", [run], []
 
 
 def _read_task(path: Path) -> RobotTask:
