@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpi.runs.errors import RunError, one_line
-from bdpi.storage.reading import Damaged, read_bytes
 
 if TYPE_CHECKING:
     from bdpi.agents.logs import Service
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Services that write elsewhere than into the run's folder.
 OUTSIDE = ("wandb", "mlflow")
-_LARGEST = 1 << 28  # bytes of progress.csv
+_LARGEST = 1e15  # a number of a log; whole ones up to here are exact
 Numbers = NDArray[np.float64]
 
 
@@ -68,19 +67,26 @@ def read_log(path: Path) -> Log:
 
     :raises RunError: when the file is damaged
     """
+    from bdpi.agents.log_writers import csv_lines
+
     try:
-        text = read_bytes(path, _LARGEST).decode() if path.exists() else ""
-        rows = [row for row in csv.DictReader(text.splitlines()) if None not in row.values()]  # a crash cuts one off
-    except (Damaged, OSError, UnicodeDecodeError, csv.Error) as error:
+        header, *rows = [*csv.reader(csv_lines(path))] or [[]]
+    except (OSError, ValueError, csv.Error) as error:
         raise RunError(f"{path} cannot be read: {one_line(error)}; remove it, and only its curves are lost") from None
-    return Log(**{name: np.array([_number(row.get(column)) for row in rows]) for name, column in _COLUMNS.items()})
+    whole = [row for row in rows if len(row) == len(header)]  # a crash cuts one off
+    found = {}
+    for name, column in _COLUMNS.items():
+        place = header.index(column) if column in header else None
+        found[name] = np.array([math.nan if place is None else _number(row[place]) for row in whole])
+    return Log(**found)
 
 
-def _number(cell: str | None) -> float:
+def _number(cell: str) -> float:
     try:
-        return float(cell or "nan")
-    except ValueError:
+        value = float(cell)
+    except ValueError:  # mostly an empty one
         return math.nan
+    return value if abs(value) < _LARGEST else math.nan
 
 
 def services_of(names: Sequence[str] | None) -> list[Service]:

@@ -108,7 +108,7 @@ def read_served(path: Path) -> tuple[str, list[StoredRun], list[str]]:
     place = Place("", "run", task.name, task.agent, task.seed)
     record = RunRecord(config, RunStatus(status=state))
     ended = np.isfinite(log.returns)
-    run = StoredRun(place, record, log.returns[ended], log.lengths[ended].astype(np.int64), path=path)
+    run = StoredRun(place, record, log.returns[ended], np.nan_to_num(log.lengths[ended]).astype(np.int64), path=path)
     return f"{task.name}, served", [run], []
 
 
