@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bdpi_robot import Robot
-from serving import Server, running, until
+from serving import Server, png, running, until
 
 from bdpi.agents.journal import Journal
 from bdpi.runs.config import RunConfig
@@ -51,7 +51,7 @@ def robot_at_work(server: Server) -> Iterator[list[dict[str, Any]]]:
                 answer = robot.act([0, 0])
                 continue
             if answer["status"] != "ended":
-                answer = robot.step(answer["action"], 0.5, [0, answer["action"]])
+                answer = robot.step(answer["action"], 0.5, [0, answer["action"]], picture=png(40, 30))
             if answer["status"] == "ended":
                 told.append(answer)
                 robot.begin()
@@ -76,6 +76,7 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
         browser.open(_Address(server.port))  # type: ignore[arg-type]
         until(lambda: browser.run("Number(document.querySelector('[data-total=steps]')?.textContent) > 5"))
         until(lambda: browser.run("document.querySelector('[data-panel=entropy] path.line')?.getAttribute('d')"))
+        until(lambda: browser.run("document.querySelector('.film').naturalWidth") == 40)
         assert EVIL in browser.run("document.querySelector('[data-action=\"2\"]').innerText")
 
         before = len(told)

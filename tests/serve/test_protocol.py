@@ -183,6 +183,41 @@ def test_masks_and_rules_exclude_actions(tmp_path: Path) -> None:
             robot.act([0, 0.9], mask=[0, 1])
 
 
+def test_the_server_asks_a_person_and_goes_on_without_one(tmp_path: Path) -> None:
+    with running(tmp_path, ask_above=0.0, ask_seconds=2, ask_fallback="on", safe_action="off") as server:
+        robot = Robot(port=server.port)
+        robot.begin()
+        for number in range(100):  # less is not enough to know what is usual
+            assert robot.act([0, number / 100])["status"] == "policy"
+        answer = until(lambda: (found := robot.act([0, 0.5]))["status"] != "policy" and found)
+        assert (answer["status"], answer["name"]) == ("ask", "off")
+        assert server.send("/v1/state")[1]["robots"][0]["asks"] is True
+        server.send("/v1/person", {"command": "drive", "action": 0})
+        answer = robot.act([0, 0.5])
+        assert (answer["status"], answer["name"]) == ("person", "off")
+        server.send("/v1/person", {"command": "release"})
+        assert until(lambda: robot.act([0, 0.5])["status"] == "ask")  # another question, without an answer
+        answer = until(lambda: (found := robot.act([0, 0.5]))["status"] != "ask" and found)
+        assert (answer["status"], answer["name"]) == ("fallback", "on")
+        assert robot.act([0, 0.5])["status"] == "policy"
+
+
+@pytest.mark.parametrize(
+    ("mark", "reward", "terminated", "truncated"),
+    [("success", 1.5, True, False), ("failure", -2.5, True, False), ("end", 0.5, False, True)],
+)
+def test_a_person_ends_an_episode(mark: str, reward: float, terminated: bool, truncated: bool, tmp_path: Path) -> None:
+    with running(tmp_path, failure_reward=-3) as server:
+        robot = Robot(port=server.port)
+        robot.begin()
+        robot.act([0, 0])
+        assert server.send("/v1/person", {"command": mark})[0] == 200
+        assert robot.step(0, 0.5, [0, 0])["status"] == "ended"
+    with Journal(server.out / "journal.sqlite", read_only=True) as journal:
+        (step,) = journal.steps()
+    assert (step.reward, step.terminated, step.truncated) == (reward, terminated, truncated)
+
+
 def test_a_task_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     from bdpi.runs.errors import RunError
     from bdpi.serve.task import read_task
@@ -260,7 +295,9 @@ def test_what_a_person_has_stopped_stays_so_when_the_server_is_started_again(tmp
         robot = Robot(port=server.port, name="arm")
         robot.begin()
         assert robot.act([0, 0])["status"] == "stopped"
-        for command in ("clear", "resume", "resume_learning"):
+        server.send("/v1/person", {"command": "clear"})
+        assert robot.act([0, 0])["status"] == "paused"
+        for command in ("resume", "resume_learning"):
             server.send("/v1/person", {"command": command})
         server.kill()
     with running(tmp_path) as server:

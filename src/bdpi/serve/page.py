@@ -28,13 +28,13 @@ _POLICY = (
 def add_page(
     app: FastAPI,
     describe: Callable[[], dict[str, Any]],
-    state: Callable[[], dict[str, Any]],
+    state: Callable[[bool], dict[str, Any]],
     answer: Callable[[str], Awaitable[str]],
 ) -> None:
     """Add the page, and all that it asks for, to an application.
 
     :param describe: what does not change: names of observations and actions
-    :param state: how learning goes, and what robots do; in JSON's types
+    :param state: how learning goes, and what robots do, with curves or without; in JSON's types
     :param answer: to a message of a person
     """
 
@@ -46,7 +46,7 @@ def add_page(
     @app.get("/v1/state")
     async def current() -> dict[str, Any]:
         """How learning goes, and what robots do."""
-        return state()
+        return state(True)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> Response:
@@ -84,13 +84,11 @@ def _page() -> str:
     return page
 
 
-async def _show(state: Callable[[], dict[str, Any]], socket: WebSocket) -> None:
+async def _show(state: Callable[[bool], dict[str, Any]], socket: WebSocket) -> None:
     sent: dict[str, str | None] = {}  # pictures, each of which is sent once
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):
         for number in itertools.count():
-            now = state()
-            if number % _CURVES:
-                del now["curves"]
+            now = state(number % _CURVES == 0)
             for robot in now["robots"]:
                 picture = robot.pop("picture", None)
                 if picture != sent.get(robot["name"]):

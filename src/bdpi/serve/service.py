@@ -351,7 +351,7 @@ class Service:
     def learns(self) -> bool:
         return bool(self.agent._background.is_running)
 
-    def state(self) -> dict[str, Any]:
+    def state(self, with_curves: bool = True) -> dict[str, Any]:
         """All that the page shows."""
         now, agent = time.monotonic(), self.agent
         latest = [each for each in self.steps if each[0] > now - 10]
@@ -384,13 +384,16 @@ class Service:
             }
             for session in self.sessions.values()
         ]
+        return {**totals, "robots": robots, **({"curves": self._curves()} if with_curves else {})}
+
+    def _curves(self) -> dict[str, Any]:
+        agent = self.agent
         first = agent.num_timesteps - len(self.steps) + 1
         points = {
             name: [(first + number, each[column]) for number, each in enumerate(self.steps)]
             for column, name in enumerate(POINTS, 1)
         }
-        curves = live_curves(list(self.returns), agent._episode_num, points, list(agent._checkup.values))
-        return {**totals, "robots": robots, "curves": curves}
+        return live_curves(list(self.returns), agent._episode_num, points, list(agent._checkup.values))
 
 
 def _acts_in(request: ActRequest | StepRequest) -> list[float]:

@@ -113,11 +113,11 @@ class Watch:
             if value is not None and math.isfinite(value):
                 points[name].append((progress.steps, float(value)))
 
-    def state(self) -> dict[str, Any]:
+    def state(self, with_curves: bool = True) -> dict[str, Any]:
         """All that the page shows."""
         progress, agent = self._session.progress, self._agent
         shown = progress.shown
-        returns, averages = shown.returns[-SHOWN:], shown.averages[-1:]
+        averages = shown.averages[-1:]
         totals = {
             "position": position(progress),
             "time_left": time_left(progress, self._steps_per_second),
@@ -134,11 +134,14 @@ class Watch:
             path = Path(getattr(agent.journal, "path", agent.journal))
             files = [path.with_name(f"{path.name}{ending}") for ending in ("", "-wal")]
             totals["journal_bytes"] = sum(file.stat().st_size for file in files if file.exists())
-        points = {name: list(found) for name, found in self._points.items()}
-        values = getattr(getattr(agent, "_checkup", None), "values", ())
-        curves = live_curves(returns, len(shown), points, list(values))
         findings = [finding.message for finding in progress.findings]
-        return {**totals, "findings": findings, "robots": self._robots(), "curves": curves}
+        curves = {"curves": self._curves()} if with_curves else {}
+        return {**totals, "findings": findings, "robots": self._robots(), **curves}
+
+    def _curves(self) -> dict[str, Any]:
+        shown, points = self._session.progress.shown, {name: list(found) for name, found in self._points.items()}
+        values = getattr(getattr(self._agent, "_checkup", None), "values", ())  # of peers, there are none
+        return live_curves(shown.returns[-SHOWN:], len(shown), points, list(values))
 
     def _drawn_by(self) -> Any:
         actions = getattr(self._agent, "actions", None)
