@@ -36,7 +36,7 @@ from bdpi.runs.presets import PRESETS
 ODD_WORLDS = str(Path(__file__).parent / "runs")
 PATIENCE = 180.0  # seconds, on a machine that may be slow and busy
 QUICK = ["--set", "n_critics=2", "--set", "fit_steps=2", "--set", "batch_size=16"]
-FILES = {"config.json", "monitor.csv", "progress.csv", "agent.zip", "replay.npz", "episode.json", "curve.png"}
+FILES = {"config.json", "monitor.csv", "agent.zip", "replay.npz", "episode.json", "curve.png"}
 
 
 def bdpi_command(*arguments: str) -> Result:

@@ -204,7 +204,7 @@ def test_a_page_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
 def test_the_page_of_a_finished_run_is_one_file_with_what_was_watched(tmp_path: Path) -> None:
     settings = [part for name, value in QUICK.items() for part in ("--set", f"{name}={value}")]
     command = ["train", "FrozenLake-v1", "--steps", "150", *settings, "--out", str(tmp_path / "run")]
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(app, [*command, "--watch", "--port", "0"]).exit_code == 0
     assert CliRunner().invoke(app, ["report", str(tmp_path / "run")]).exit_code == 0
     page = (tmp_path / "run" / "report" / "index.html").read_text("utf-8")
     _, learning = json.loads(page.split('id="data">')[1].split("</script>")[0])["rows"]

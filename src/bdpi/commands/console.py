@@ -23,8 +23,8 @@ Log = Annotated[
     list[str] | None,
     typer.Option(
         metavar="SERVICE",
-        help="Log each episode to tensorboard, wandb (offline unless WANDB_MODE says otherwise), mlflow or csv (which "
-        "bdpi train always does); may be repeated, or separated by commas.",
+        help="Log each episode to tensorboard, wandb (offline unless WANDB_MODE says otherwise), mlflow or csv; may be "
+        "repeated, or separated by commas.",
         show_default=False,
     ),
 ]
