@@ -21,6 +21,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import yaml
 
@@ -36,30 +37,37 @@ TASK = {
 }
 _APART = 10**6  # the first steps of two robots
 ROBOT = """
-import sys
+import sys, time
 from bdpi_robot import Robot
 
-port, name, path, step = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
-robot, file = Robot(port=port, name=name, patience=600), open(path, "a", buffering=1)
+port, name, path, step, size, pause = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]), float(sys.argv[6])
+robot, file = Robot(port=int(port), name=name, patience=600), open(path, "a", buffering=1)
 robot.begin()
-answer = robot.act([0])
+answer, due = robot.act([0] * size), time.monotonic()
 while True:
+    due = max(time.monotonic(), due + pause)
+    time.sleep(max(0, due - time.monotonic()))
     file.write(f"sent {step}\\n")
-    answer = robot.step(answer["action"], float(step), [step % 2], truncated=step % 10 == 9)
+    answer = robot.step(answer["action"], float(step), [step % 2] * size, truncated=step % 10 == 9)
     file.write(f"done {step}\\n")
     step += 1
     if answer["status"] == "ended":
         robot.begin()
-        answer = robot.act([0])
+        answer = robot.act([0] * size)
 """
 
 
 class Killed:
-    """A server and its robots, in a folder."""
+    """A server and its robots, in a folder.
 
-    def __init__(self, folder: Path, robots: int = 2) -> None:
+    :param task: that they have
+    :param hertz: steps a second of each robot; 0: as many as there can be
+    """
+
+    def __init__(self, folder: Path, robots: int = 2, task: dict[str, Any] = TASK, hertz: float = 0) -> None:
         self._folder, self._port = folder, 0
-        (folder / "task.yaml").write_text(yaml.safe_dump(TASK))
+        self._how = [str(len(task["observations"])), str(1 / hertz if hertz else 0)]
+        (folder / "task.yaml").write_text(yaml.safe_dump(task))
         self.run = folder / "run"
         self._server = self._start_server()
         self._names = [f"r{number}" for number in range(robots)]
@@ -83,7 +91,7 @@ class Killed:
 
     def _start_robot(self, name: str) -> subprocess.Popen[bytes]:
         first = max(self._steps(name, "sent"), default=self._names.index(name) * _APART - 1) + 1
-        given = [str(self._port), name, str(self._folder / name), str(first)]
+        given = [str(self._port), name, str(self._folder / name), str(first), *self._how]
         where = str(ROOT / "clients" / "python")
         return subprocess.Popen([sys.executable, "-c", ROBOT, *given], env={"PYTHONPATH": where}, cwd=self._folder)
 
@@ -96,20 +104,31 @@ class Killed:
         self._server.wait()
         self._server = self._start_server()
 
+    def restart_server(self) -> None:
+        """As a person does it: it saves the agent."""
+        self._server.send_signal(signal.SIGTERM)
+        self._server.wait()
+        self._server = self._start_server()
+
     def kill_robot(self, name: str) -> None:
         self._robots[name].kill()
         self._robots[name].wait()
         self._robots[name] = self._start_robot(name)
 
-    def kill(self, kills: int, seed: int = 0) -> None:
-        """Kill the server and robots in turns, at random moments while steps are made."""
+    def kill(self, kills: int, seed: int = 0, restarts: bool = False) -> None:
+        """Kill the server and robots in turns, at random moments while steps are made.
+
+        :param restarts: each third time, the server is asked to end instead, and started again
+        """
         random = Random(seed)
         for number in range(kills):
             before, deadline = self.answered(), time.monotonic() + 120
             while self.answered() == before and time.monotonic() < deadline:
                 time.sleep(0.01)
             time.sleep(random.uniform(0, 0.3))
-            if number % 2 == 0:
+            if restarts and number % 3 == 2:
+                self.restart_server()
+            elif number % 2 == 0:
                 self.kill_server()
             else:
                 self.kill_robot(random.choice(self._names))

@@ -44,7 +44,7 @@ from bdpi.runs.peer_file import load_peer
 from bdpi.runs.results import read_runs, write_archive, write_index
 from bdpi.runs.train import prepare, prepare_resumption
 from bdpi.serve.protocol import ActRequest, EpisodeRequest, Refused, StepRequest
-from bdpi.serve.run import served
+from bdpi.serve.run import read_served, served
 from bdpi.serve.task import RobotTask, read_task
 from bdpi.studies.study import load_study
 
@@ -414,7 +414,7 @@ def make_served(folder: Path) -> Iterator[Path]:
         for name in ("arm-1", "arm-2"):
             service.begin(EpisodeRequest(robot=name))
             service.act(ActRequest(robot=name, seq=2, observation=[0, 0]))
-            seen: dict[str, Any] = {"reward": 1, "next_observation": [1, 0]}
+            seen: dict[str, Any] = {"reward": 1, "next_observation": [1, 0], "truncated": True}
             service.step(StepRequest(robot=name, seq=3, executed_action=1, **seen))
     yield folder / "run"
 
@@ -422,6 +422,8 @@ def make_served(folder: Path) -> Iterator[Path]:
 def use_served(folder: Path) -> None:
     (folder / "task.yaml").write_text(TASK)
     _ask(read_task(folder / "task.yaml"), folder)
+    title, runs, _ = read_served(folder)
+    make_page(runs, title=title, command="").encode()
 
 
 def _ask(task: RobotTask, run: Path) -> None:

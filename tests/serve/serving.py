@@ -105,6 +105,15 @@ def running(folder: Path, **changes: Any) -> Iterator[Server]:
         server.stop()
 
 
+def line(curves: dict[str, Any], panel: str, series: str = "run") -> list[float]:
+    """Values that are drawn; none where there is no such line.
+
+    :param curves: of a state, or of a report's page
+    """
+    lines = [each for found in curves["panels"] if found["environment"] == panel for each in found["curves"]]
+    return next((each["y"] for each in lines if each["series"] == series), [])
+
+
 def png(width: int, height: int) -> bytes:
     """A picture."""
     file = io.BytesIO()

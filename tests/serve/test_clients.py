@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import itertools
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -17,6 +19,9 @@ from PIL import Image
 from serving import png, running
 
 from bdpi.agents.journal import Journal
+
+sys.path.append(str(Path(__file__).parents[1] / "report"))
+from browser import NAMES, Browser, find_chromium
 
 CLIENTS = Path(__file__).parents[2] / "clients"
 LAMP = """
@@ -62,6 +67,26 @@ def test_robots_in_c_and_javascript_learn(tmp_path: Path) -> None:
         steps = list(journal.steps())
     for robot in (0, 1):
         assert [step.reward for step in steps if step.environment == robot] == list(range(30))
+
+
+@pytest.mark.skipif(find_chromium() is None, reason=f"no browser: none of {', '.join(NAMES)} is installed")
+def test_a_robot_in_a_browser_learns(tmp_path: Path) -> None:
+    """In a page of the server: a browser asks no other."""
+    client = (CLIENTS / "javascript" / "bdpi_robot.mjs").read_text().replace("export class", "class")
+    loop = """(async () => {
+      const robot = new Robot(location.origin, "browser");
+      await robot.begin();
+      let answer = await robot.act([0, 0]);
+      for (let step = 0; answer.status !== "ended"; step++)
+        answer = await robot.step(answer.action, step, [0, answer.action], false, step === 29);
+      return answer.stored;
+    })()"""
+    with running(tmp_path) as server, contextlib.closing(Browser()) as browser:
+        browser.open(f"http://127.0.0.1:{server.port}/")
+        assert browser.run(f"(() => {{ {client}\nreturn {loop}; }})()") == 30
+        assert browser.problems == []
+    with Journal(server.out / "journal.sqlite", read_only=True) as journal:
+        assert [step.reward for step in journal.steps()] == list(range(30))
 
 
 def test_the_lamp_of_the_tutorial_is_on_at_night_in_the_end(tmp_path: Path) -> None:

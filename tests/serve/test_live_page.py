@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bdpi_robot import Robot
-from serving import Server, running, until
+from serving import Server, png, running, until
 
 from bdpi.agents.journal import Journal
 from bdpi.runs.config import RunConfig
@@ -51,7 +51,7 @@ def robot_at_work(server: Server) -> Iterator[list[dict[str, Any]]]:
                 answer = robot.act([0, 0])
                 continue
             if answer["status"] != "ended":
-                answer = robot.step(answer["action"], 0.5, [0, answer["action"]])
+                answer = robot.step(answer["action"], 0.5, [0, answer["action"]], picture=png(40, 30))
             if answer["status"] == "ended":
                 told.append(answer)
                 robot.begin()
@@ -75,7 +75,8 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
     ):
         browser.open(_Address(server.port))  # type: ignore[arg-type]
         until(lambda: browser.run("Number(document.querySelector('[data-total=steps]')?.textContent) > 5"))
-        until(lambda: browser.run("document.querySelector('[data-curve=entropy] path').getAttribute('d')"))
+        until(lambda: browser.run("document.querySelector('[data-panel=entropy] path.line')?.getAttribute('d')"))
+        until(lambda: browser.run("document.querySelector('.film').naturalWidth") == 40)
         assert EVIL in browser.run("document.querySelector('[data-action=\"2\"]').innerText")
 
         before = len(told)
@@ -107,6 +108,14 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
         assert browser.run("scrollY > 0 && document.querySelector('#stop').getBoundingClientRect().top >= 0")
         browser.click("#stop")
         until(lambda: told[-1]["status"] == "policy")
+        browser.click("#hold")
+        until(lambda: not browser.run("document.querySelector('[data-mark=start]').hidden"))
+        browser.click("[data-mark=end]")
+        until(lambda: told[-1]["status"] == "paused")
+        until(lambda: not browser.run("document.querySelector('[data-mark=start]').disabled"))
+        browser.click("[data-mark=start]")
+        until(lambda: told[-1]["status"] == "policy")
+        browser.click("#hold")
         browser.click("#learning")
         until(lambda: server.send("/v1/state")[1]["learns"] is False)
 
@@ -131,10 +140,9 @@ def test_a_watched_run_has_nothing_to_press(tmp_path: Path) -> None:
         try:
             browser.open(_Address(int(address.split(":")[2].strip("/"))))  # type: ignore[arg-type]
             until(lambda: browser.run("Number(document.querySelector('[data-total=steps]')?.textContent) > 5"))
-            until(lambda: browser.run("document.querySelector('[data-curve=entropy] path').getAttribute('d')"))
-            shown = (
-                "[...document.querySelectorAll('button')].filter((each) => each.checkVisibility() && !each.disabled)"
-            )
+            until(lambda: browser.run("document.querySelector('[data-panel=entropy] path.line')?.getAttribute('d')"))
+            others = "[...document.querySelectorAll('button')].filter((each) => !each.closest('#curves'))"
+            shown = f"{others}.filter((each) => each.checkVisibility() && !each.disabled)"
             assert browser.run(f"{shown}.length") == 0
             assert browser.run("document.documentElement.scrollWidth") <= 390
             assert browser.problems == []

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 from bdpi_robot import Refused, Robot
-from serving import TASK, Server, running, until
+from serving import TASK, Server, line, running, until
+from typer.testing import CliRunner
 from websockets.sync.client import connect
 
 from bdpi.agents.journal import Journal
+from bdpi.cli import app
+from bdpi.runs.episodes import moving_average
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.logs import read_log
 
 
 def drive(robot: Robot, steps: int, first: int = 0) -> list[float]:
@@ -53,9 +58,66 @@ def test_robots_share_a_memory_and_a_policy(n_stack: int, tmp_path: Path) -> Non
     with running(tmp_path, **changes) as server:  # goes on
         assert server.send("/v1/state")[1]["steps"] == 80
         assert server.send("/v1/state")[1]["policy_version"] > 0
-        values = until(lambda: {"q_expected", "q_followed"} <= (found := server.send("/v1/state")[1]).keys() and found)
+
+
+def test_a_run_that_was_killed_shows_its_history_again_and_in_its_report(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        robot, steps = Robot(port=server.port), 0
+        while not line(server.send("/v1/state")[1]["curves"], "values"):  # what critics expect, after 100 epochs
+            drive(robot, 30, first=steps)
+            steps += 30
+        episodes = steps // 10
+        log = RunFolder(server.out).progress
+        until(lambda: len(read_log(log).returns) == episodes)  # the thread that learns has written it
+        before = server.send("/v1/state")[1]["curves"]
         # every episode of ten has the rewards n to n + 9
-        assert 0 < values["q_followed"] < 10 * 40
+        assert line(before, "returns") == [sum(range(10 * n, 10 * n + 10)) for n in range(episodes)]
+        assert 0 < line(before, "values")[-1] < 10 * steps
+        server.kill()
+    with running(tmp_path) as server:
+        after = server.send("/v1/state")[1]["curves"]
+        for panel, series in (("returns", "run"), ("values", "run"), ("values", "critics expect")):
+            assert line(after, panel, series) == line(before, panel, series)
+    assert CliRunner().invoke(app, ["report", str(server.out)]).exit_code == 0
+    page = (server.out / "report" / "index.html").read_text("utf-8")
+    row, learning = json.loads(page.split('id="data">')[1].split("</script>")[0])["rows"]
+    assert line(row, "lamp", "bdpi") == pytest.approx(moving_average(line(before, "returns")), rel=1e-3)
+    assert line(learning, "values") == line(before, "values")
+    assert len(line(learning, "entropy")) == len(line(learning, "disagreement")) > episodes / 2
+
+
+def test_robots_wait_for_a_person_before_each_episode(tmp_path: Path) -> None:
+    def tell(server: Server, command: str, **more: object) -> None:
+        assert server.send("/v1/person", {"command": command, "robot": "arm", **more})[0] == 200
+
+    def waits(server: Server) -> bool:
+        return bool(server.send("/v1/state")[1]["robots"][0]["waits"])
+
+    with running(tmp_path) as server:
+        robot = Robot(port=server.port, name="arm")
+        robot.begin()
+        assert robot.act([0, 0])["status"] == "policy"
+        tell(server, "hold")
+        assert robot.step(0, 1, [0, 0])["status"] == "policy"  # not in an episode
+        assert robot.step(0, 1, [0, 0], terminated=True)["status"] == "ended"
+        robot.begin()
+        answer = robot.act([0, 0])
+        assert (answer["status"], answer["action"], waits(server)) == ("paused", None, True)
+        tell(server, "drive", action=1)
+        assert robot.act([0, 0])["status"] == "person"  # back to where it begins, perhaps
+        tell(server, "release")
+        assert robot.act([0, 0])["status"] == "paused"
+        server.kill()
+    with running(tmp_path, port=server.port) as server:
+        assert robot.act([0, 0])["status"] == "paused"
+        tell(server, "end")  # too early: of no episode
+        tell(server, "start")
+        assert not waits(server)
+        assert [robot.act([0, 0])["status"], robot.step(0, 1, [0, 0])["status"]] == ["policy", "policy"]
+        robot.begin()
+        assert robot.act([0, 0])["status"] == "paused"
+        tell(server, "go_on")
+        assert robot.act([0, 0])["status"] == "policy"
 
 
 def test_a_repeated_request_is_answered_again_and_stored_once(tmp_path: Path) -> None:
@@ -119,6 +181,41 @@ def test_masks_and_rules_exclude_actions(tmp_path: Path) -> None:
             assert robot.act([0, 0.1], mask=[0, 1])["action"] == 1
         with pytest.raises(Refused, match="leave no action"):
             robot.act([0, 0.9], mask=[0, 1])
+
+
+def test_the_server_asks_a_person_and_goes_on_without_one(tmp_path: Path) -> None:
+    with running(tmp_path, ask_above=0.0, ask_seconds=2, ask_fallback="on", safe_action="off") as server:
+        robot = Robot(port=server.port)
+        robot.begin()
+        for number in range(99):  # with one more, it is known what is usual
+            assert robot.act([0, number / 100])["status"] == "policy"
+        answer = until(lambda: (found := robot.act([0, 0.5]))["status"] != "policy" and found)
+        assert (answer["status"], answer["name"]) == ("ask", "off")
+        assert server.send("/v1/state")[1]["robots"][0]["asks"] is True
+        server.send("/v1/person", {"command": "drive", "action": 0})
+        answer = robot.act([0, 0.5])
+        assert (answer["status"], answer["name"]) == ("person", "off")
+        server.send("/v1/person", {"command": "release"})
+        assert until(lambda: robot.act([0, 0.5])["status"] == "ask")  # another question, without an answer
+        answer = until(lambda: (found := robot.act([0, 0.5]))["status"] != "ask" and found)
+        assert (answer["status"], answer["name"]) == ("fallback", "on")
+        assert robot.act([0, 0.5])["status"] == "policy"
+
+
+@pytest.mark.parametrize(
+    ("mark", "reward", "terminated", "truncated"),
+    [("success", 1.5, True, False), ("failure", -2.5, True, False), ("end", 0.5, False, True)],
+)
+def test_a_person_ends_an_episode(mark: str, reward: float, terminated: bool, truncated: bool, tmp_path: Path) -> None:
+    with running(tmp_path, failure_reward=-3) as server:
+        robot = Robot(port=server.port)
+        robot.begin()
+        robot.act([0, 0])
+        assert server.send("/v1/person", {"command": mark})[0] == 200
+        assert robot.step(0, 0.5, [0, 0])["status"] == "ended"
+    with Journal(server.out / "journal.sqlite", read_only=True) as journal:
+        (step,) = journal.steps()
+    assert (step.reward, step.terminated, step.truncated) == (reward, terminated, truncated)
 
 
 def test_a_task_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
@@ -198,7 +295,9 @@ def test_what_a_person_has_stopped_stays_so_when_the_server_is_started_again(tmp
         robot = Robot(port=server.port, name="arm")
         robot.begin()
         assert robot.act([0, 0])["status"] == "stopped"
-        for command in ("clear", "resume", "resume_learning"):
+        server.send("/v1/person", {"command": "clear"})
+        assert robot.act([0, 0])["status"] == "paused"
+        for command in ("resume", "resume_learning"):
             server.send("/v1/person", {"command": command})
         server.kill()
     with running(tmp_path) as server:

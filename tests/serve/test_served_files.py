@@ -13,7 +13,7 @@ from serving import TASK
 
 from bdpi.runs.errors import RunError
 from bdpi.serve.protocol import ActRequest, EpisodeRequest, StepRequest
-from bdpi.serve.run import served
+from bdpi.serve.run import read_served, served
 from bdpi.serve.task import read_task
 
 
@@ -90,6 +90,28 @@ def test_sessions_of_another_program_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run" / "sessions.sqlite").write_bytes(b"x" * 5000)
     with pytest.raises(RunError, match="file is not a database"):
         use(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"time/total_timesteps\n" + b"1\n" * 1_000_001, b"a\n" + b"x" * 200_000 + b"\n"]
+)
+def test_a_log_that_no_run_wrote_is_refused(content: bytes, tmp_path: Path) -> None:
+    use(tmp_path)
+    log = tmp_path / "run" / "progress.csv"
+    log.write_bytes(content)
+    for read in (use, lambda folder: read_served(folder / "run")):
+        with pytest.raises(RunError, match=r"progress\.csv cannot be read: .*remove it"):
+            read(tmp_path)
+    log.unlink()
+    use(tmp_path)
+
+
+def test_numbers_of_a_log_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
+    use(tmp_path)
+    header = b"rollout/ep_rew,train/q_expected,train/q_followed,time/total_timesteps\n"
+    (tmp_path / "run" / "progress.csv").write_bytes(header + b"nan,1,1,1e300\n1e999,x,,\n2,3\n4,5,6,1\n")
+    (run,) = read_served(tmp_path / "run")[1]
+    assert (run.returns.tolist(), run.lengths.tolist()) == ([4], [0])
 
 
 def test_a_token_that_no_server_made_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from serving import until
+from serving import line, until
 from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
@@ -29,6 +29,7 @@ from bdpi.cli import app
 from bdpi.runs.config import RunConfig
 from bdpi.runs.episodes import read_monitor
 from bdpi.runs.folder import RunFolder
+from bdpi.runs.logs import log_to, read_log
 from bdpi.runs.train import prepare
 from bdpi.serve.watch import Watch, watched
 
@@ -146,7 +147,19 @@ def test_all_kinds_of_runs_are_shown(
     assert len(seen[-1]["robots"]) == session.agent.n_envs
     assert seen[-1]["steps"] >= 60
     if more.get("agent") not in ("dqn", "ppo"):
-        assert seen[-1]["curves"]["rewards"]
+        assert line(seen[-1]["curves"], "rewards")
+
+
+def test_what_critics_expect_is_shown(tmp_path: Path) -> None:
+    session = prepare(plan("FrozenLake-v1", steps=150, episodes=None), tmp_path)
+    log_to(session.status, ["csv"])
+    watch = Watch(session)
+    assert session.run().status == "finished"
+    log = read_log(session.folder.progress)
+    for series, logged in (("run", log.followed), ("critics expect", log.expected)):
+        known = logged[np.isfinite(logged)]
+        assert len(known)
+        np.testing.assert_allclose(line(watch.state()["curves"], "values", series), known, rtol=1e-3)
 
 
 def test_a_watched_run_on_the_command_line(tmp_path: Path) -> None:
@@ -188,10 +201,15 @@ def test_a_page_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
         assert says in " ".join(str(outcome.exception or outcome.output).split()) + outcome.output
 
 
-def test_the_page_of_a_finished_run_is_one_file(tmp_path: Path) -> None:
-    prepare(plan("FrozenLake-v1", episodes=3), tmp_path / "run").run()
+def test_the_page_of_a_finished_run_is_one_file_with_what_was_watched(tmp_path: Path) -> None:
+    settings = [part for name, value in QUICK.items() for part in ("--set", f"{name}={value}")]
+    command = ["train", "FrozenLake-v1", "--steps", "150", *settings, "--out", str(tmp_path / "run")]
+    assert CliRunner().invoke(app, [*command, "--watch", "--port", "0"]).exit_code == 0
     assert CliRunner().invoke(app, ["report", str(tmp_path / "run")]).exit_code == 0
     page = (tmp_path / "run" / "report" / "index.html").read_text("utf-8")
+    _, learning = json.loads(page.split('id="data">')[1].split("</script>")[0])["rows"]
+    for panel, series in (("entropy", "run"), ("disagreement", "run"), ("values", "run"), ("values", "critics expect")):
+        assert line(learning, panel, series)
     named = re.findall(r"""(?:src|href)=["']([^"']*)""", page)
     assert [each for each in named if not each.startswith(("#", "data:"))] == []
     assert "data:image/gif;base64," in page

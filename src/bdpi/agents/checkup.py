@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,8 @@ WORTH_ANOTHER = 100
 _STATES = 256
 #: Transitions, the latest, some of whose Q-values are compared with what followed.
 _LATEST = 1000
+#: Means of Q-values and returns that are kept.
+_VALUES = 500
 #: Numbers of observations that are looked through; more (pictures) are sampled.
 _MOST_NUMBERS = 2_000_000
 
@@ -73,6 +76,8 @@ class Checkup:
         self.seen_epochs = range(LOOK_EVERY)
         #: epochs when Q-values were last compared with returns for the log
         self.valued_at = 0
+        #: the latest of these: transitions then, what critics expected, and the return that followed; means
+        self.values: deque[tuple[int, float, float]] = deque(maxlen=_VALUES)
         self._said: set[str] = set()
         self._saw_endless = False
         self._timed_one = self._knows_cost = False

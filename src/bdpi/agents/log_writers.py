@@ -25,11 +25,11 @@ from stable_baselines3.common.logger import (
 )
 
 from bdpi.storage.atomic import make_folder, write_atomically
-from bdpi.storage.reading import read_bytes
+from bdpi.storage.reading import Damaged, read_bytes
 
 #: What SB3 calls the step of a row.
 STEPS = "time/total_timesteps"
-_LARGEST_CSV = 1 << 28  # bytes
+_LARGEST_CSV, _MOST_ROWS = 1 << 28, 1_000_000  # bytes, of which a row has some hundred
 _MOST_WAITING = 100_000  # rows: a service that falls so far behind is left out
 _PATIENCE = 30.0  # seconds that a service has in the end
 _FLUSH_EVERY = 1.0  # seconds between two requests to MLflow, which take as long as some steps
@@ -56,13 +56,26 @@ class About:
     step: int = 0
 
 
+def csv_lines(path: Path) -> list[str]:
+    """Of ``progress.csv``; none of one that there is not.
+
+    :raises ValueError: for a file that no run has written
+    """
+    if not path.exists():
+        return []
+    text = read_bytes(path, _LARGEST_CSV).decode()
+    if text.count("\n") > _MOST_ROWS:
+        raise Damaged(f"it has more than {_MOST_ROWS} rows")
+    return text.splitlines(keepends=True)
+
+
 class CSVWriter(CSVOutputFormat):
     """SB3's ``progress.csv``."""
 
     service = "csv"
 
     def __init__(self, path: Path, step: int) -> None:
-        lines = read_bytes(path, _LARGEST_CSV).decode().splitlines(keepends=True) if path.exists() else []
+        lines = csv_lines(path)
         kept = [line for line, row in zip(lines[1:], csv.DictReader(lines)) if int(row.get(STEPS) or 0) <= step]  # noqa: B905
         make_folder(path.parent)
         write_atomically(path, "".join([*lines[:1], *kept]))

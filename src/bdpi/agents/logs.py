@@ -118,6 +118,8 @@ def record_state(agent: Ensemble) -> None:
     checkup.valued_at = agent._n_updates
     q, returns = values_and_returns(agent)
     if len(q):
-        logger.record("train/q_expected", float(q.mean()))
-        logger.record("train/q_followed", float(returns.mean()))
+        expected, followed = float(q.mean()), float(returns.mean())
+        checkup.values.append((agent.num_timesteps, expected, followed))
+        logger.record("train/q_expected", expected)
+        logger.record("train/q_followed", followed)
         logger.record("train/q_error", float(np.abs(q - returns).mean()))

@@ -30,7 +30,7 @@ def report(
         Path,
         typer.Argument(
             metavar="RUNS",
-            help="The folder of a study, an archive of one, or the folder of one run.",
+            help="The folder of a study, an archive of one, or the folder of one run, also of a served one.",
             show_default=False,
         ),
     ],
@@ -71,7 +71,12 @@ def report(
 
     if out is None and (runs / "report").is_symlink():
         raise RunError(f"{runs / 'report'} is a link: choose a folder by --out, or remove it")
-    title, found, problems = read_runs(runs)
+    if (runs / "task.json").exists():
+        from bdpi.serve.run import read_served
+
+        title, found, problems = read_served(runs)
+    else:
+        title, found, problems = read_runs(runs)
     for problem in problems:
         complain(problem)
     if not any(len(run.returns) for run in found):

@@ -161,7 +161,10 @@ def train(
     log: Log = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", help="Show the run in a browser, on a live page that this machine alone can open."),
+        typer.Option(
+            "--watch",
+            help="Show the run in a browser, on a live page that this machine alone can open; implies --log csv.",
+        ),
     ] = False,
     port: Annotated[
         int | None,
@@ -182,7 +185,7 @@ def train(
     replay.npz, episode.json (where the current episode stands), curve.png, and policy.gif where the environment can
     draw itself. With --off-policy-noise, test.csv holds the test episodes, and the curve and the printed returns are
     theirs. With --eval-every, eval.csv holds the episodes of each evaluation, and best.zip the best agent (bdpi play
-    RUN --best).
+    RUN --best). With --watch or --log csv, progress.csv holds what bdpi report RUN draws of how it learned.
 
     Ctrl-C stops after the current step and saves everything; --resume continues, in simulations exactly where it was.
 
@@ -271,7 +274,7 @@ def train(
     from bdpi.runs.train import prepare, prepare_resumption
     from bdpi.runs.trust import option_for
 
-    services = services_of(log)
+    services = services_of([*(log or ()), *(["csv"] if watch else [])])
     stop = Stop()
     view = _view(stop)
     command = ["bdpi", *sys.argv[1:]]

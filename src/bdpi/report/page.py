@@ -20,10 +20,13 @@ import numpy as np
 from bdpi.report import statistics
 from bdpi.report.configurations import is_drawn
 from bdpi.report.entropy import EntropyPanel, entropies_of
-from bdpi.report.page_curves import entropy_data, row_data
+from bdpi.report.page_curves import entropy_data, log_data, row_data
 from bdpi.report.panels import Row, StoredSeries, rows_of
 from bdpi.report.robustness import Robustness
 from bdpi.report.tables import NONE, TabledRow, TextTable, findings_table, unfinished
+from bdpi.runs.errors import RunError
+from bdpi.runs.folder import RunFolder
+from bdpi.runs.logs import read_log
 from bdpi.runs.results import StoredRun
 from bdpi.runs.versions import versions
 
@@ -69,15 +72,18 @@ def make_page(
     """
     tabled = TabledRow.all_of(rows_of(run for run in runs if not is_drawn(run))) if rows is None else rows
     drawn = [each.row for each in tabled]
-    entropies = entropies_of(runs, max_points=800)
+    entropies, problems = entropies_of(runs, max_points=800), [*problems]
     curves = [row_data(f"row{number}-panels", row) for number, row in enumerate(drawn)]
     if entropies:
         curves.append(entropy_data("entropies-panels", entropies))
+    learning = _learning(runs, problems)
+    if learning is not None:
+        curves.append(learning)
     return _template().render(
         title=title,
         summary=_summary(runs),
         sections=[
-            *_results(tabled, entropies, robustness),
+            *_results(tabled, entropies, robustness, learning),
             *_remarks(runs, drawn, problems),
             *_records(runs, drawn, command),
         ],
@@ -119,15 +125,36 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def _learning(runs: Sequence[StoredRun], problems: list[str]) -> dict[str, Any] | None:
+    """Curves of the log, of a run that is alone; None: it has none."""
+    if len(runs) != 1 or runs[0].path is None:
+        return None
+    try:
+        data = log_data("learning-panels", read_log(RunFolder(runs[0].path).whole().progress))
+    except RunError as error:
+        problems.append(str(error))
+        return None
+    return data if data["panels"] else None
+
+
 # The sections.
 
 
 def _results(
-    rows: Sequence[TabledRow], entropies: Sequence[EntropyPanel], robustness: Robustness | None
+    rows: Sequence[TabledRow],
+    entropies: Sequence[EntropyPanel],
+    robustness: Robustness | None,
+    learning: dict[str, Any] | None,
 ) -> Iterator[Section]:
     for number, each in enumerate(rows):
         content: dict[str, Any] = {"place": f"row{number}-panels", "tables": each.tables, "note": ""}
         yield Section(f"row{number}", each.row.title, "curves", content)
+    if learning is not None:
+        note = (
+            "From the log of the run, progress.csv. Q and returns are means over the latest transitions whose episodes "
+            "have ended: where critics expect much more than what followed, they are wrong."
+        )
+        yield Section("learning", "Learning", "curves", {"place": learning["id"], "tables": (), "note": note})
     if entropies:
         windows = ", ".join(f"{_plural(panel.window, 'step')} ({panel.title})" for panel in entropies)
         note = (

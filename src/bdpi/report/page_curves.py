@@ -1,15 +1,18 @@
-"""The curves of the page, as data for ``page.js``."""
+"""Curves of pages, a report's and the live one, as data for ``curves.js``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from bdpi.report import style
 from bdpi.report.entropy import EntropyPanel
 from bdpi.report.panels import Panel, Row
 from bdpi.report.statistics import FEWEST, learning_curve
+from bdpi.runs.logs import Log
 
 MAX_POINTS = 240  # per curve: about one per two pixels of an enlarged panel
 
@@ -34,6 +37,80 @@ def entropy_data(place: str, panels: Sequence[EntropyPanel]) -> dict[str, Any]:
         curves = [_curve(each.name, each.count, each.steps, each.mean, each.low, each.high) for each in panel.curves]
         drawn.append(_panel(panel.environment, panel.title, "time-step", "entropy in bits", curves))
     return _row(place, "Entropy of the policy", "standard deviation over runs", names, drawn)
+
+
+Points = tuple[Iterable[float], Iterable[float]]
+
+
+class Lines(NamedTuple):
+    """A panel of one run.
+
+    :param name: of the panel, for programs
+    :param title: above it
+    :param x: what its lines are drawn over
+    :param y: what they show
+    :param lines: x and y of each, by their names
+    :param start: where x begins
+    """
+
+    name: str
+    title: str
+    x: str
+    y: str
+    lines: dict[str, Points]
+    start: float = 0
+
+
+#: Names of lines: what a run did, and what its critics expect.
+RUN, CRITICS = "run", "critics expect"
+
+
+def lines_data(place: str, title: str, panels: Iterable[Lines]) -> dict[str, Any]:
+    """Lines of one run, in the same form; those without a value, and panels without lines, are left out."""
+    drawn, names = [], set()
+    for each in panels:
+        curves = []
+        for name, points in each.lines.items():
+            x, y = (np.array([*part], float) for part in points)
+            known = np.isfinite(x) & np.isfinite(y)
+            if known.any():
+                curves.append(_curve(name, "", *_thinned(x[known], y[known])))
+        if curves:
+            names |= {curve["series"] for curve in curves}
+            drawn.append(_panel(each.name, each.title, each.x, each.y, curves) | {"from": each.start})
+    return _row(place, title, "", [name for name in (RUN, CRITICS) if name in names], drawn)
+
+
+def values_lines(steps: Iterable[float], expected: Iterable[float], followed: Iterable[float], start: float) -> Lines:
+    """What critics expect, beside the returns that followed."""
+    steps = [*steps]
+    lines: dict[str, Points] = {RUN: (steps, followed), CRITICS: (steps, expected)}
+    return Lines("values", "Q and returns", "step", "discounted, mean", lines, start)
+
+
+def log_data(place: str, log: Log) -> dict[str, Any]:
+    """How a run learned, as its log says."""
+    one = [
+        Lines("entropy", "Entropy", "step", "of the policy, bits", {RUN: (log.steps, log.entropy)}),
+        Lines(
+            "disagreement",
+            "Disagreement",
+            "step",
+            "critics differ, share of states",
+            {RUN: (log.steps, log.disagreement)},
+        ),
+        values_lines(log.steps, log.expected, log.followed, 0),
+    ]
+    return lines_data(place, "Learning", one)
+
+
+def _thinned(x: Any, y: Any) -> tuple[Any, Any]:
+    """Means of neighbours, where there are too many."""
+    n = min(len(x), MAX_POINTS)
+    firsts = np.arange(n) * len(x) // n
+    sizes = np.diff(firsts, append=len(x))
+    x, y = (np.add.reduceat(each, firsts) / sizes for each in (x, y))
+    return x.round().astype(int), y
 
 
 def _row(place: str, title: str, bands: str, names: Sequence[str], panels: list[dict[str, Any]]) -> dict[str, Any]:

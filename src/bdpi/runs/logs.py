@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import math
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bdpi.runs.errors import RunError, one_line
 
@@ -18,6 +25,68 @@ if TYPE_CHECKING:
 
 #: Services that write elsewhere than into the run's folder.
 OUTSIDE = ("wandb", "mlflow")
+_LARGEST = 1e15  # a number of a log; whole ones up to here are exact
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Log:
+    """What ``progress.csv`` says of learning, a row an episode; NaN where a row has no such number.
+
+    :param steps: of training, at its end
+    :param returns: of the episode
+    :param lengths: of the episode
+    :param entropy: of the policy, in bits
+    :param disagreement: of the critics: share of states in which they do not all prefer the same action
+    :param expected: what the critics expect of the latest transitions
+    :param followed: the discounted return that followed
+    """
+
+    steps: Numbers
+    returns: Numbers
+    lengths: Numbers
+    entropy: Numbers
+    disagreement: Numbers
+    expected: Numbers
+    followed: Numbers
+
+
+_COLUMNS = {
+    "steps": "time/total_timesteps",
+    "returns": "rollout/ep_rew",
+    "lengths": "rollout/ep_len",
+    "entropy": "train/entropy",
+    "disagreement": "train/disagreement",
+    "expected": "train/q_expected",
+    "followed": "train/q_followed",
+}
+
+
+def read_log(path: Path) -> Log:
+    """Of a run; without rows where there is no file.
+
+    :raises RunError: when the file is damaged
+    """
+    from bdpi.agents.log_writers import csv_lines
+
+    try:
+        header, *rows = [*csv.reader(csv_lines(path))] or [[]]
+    except (OSError, ValueError, csv.Error) as error:
+        raise RunError(f"{path} cannot be read: {one_line(error)}; remove it, and only its curves are lost") from None
+    whole = [row for row in rows if len(row) == len(header)]  # a crash cuts one off
+    found = {}
+    for name, column in _COLUMNS.items():
+        place = header.index(column) if column in header else None
+        found[name] = np.array([math.nan if place is None else _number(row[place]) for row in whole])
+    return Log(**found)
+
+
+def _number(cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:  # mostly an empty one
+        return math.nan
+    return value if abs(value) < _LARGEST else math.nan
 
 
 def services_of(names: Sequence[str] | None) -> list[Service]:

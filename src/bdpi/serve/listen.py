@@ -22,7 +22,6 @@ from bdpi.serve.connections import PATIENCE, bounded
 from bdpi.serve.guard import LARGEST, Guard
 from bdpi.serve.run import served
 from bdpi.serve.task import RobotTask
-from bdpi.serve.waking import wake_at_once
 from bdpi.storage.atomic import replacing
 from bdpi.storage.reading import Damaged, read_bytes
 
@@ -61,7 +60,6 @@ def serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end)
         say(f"Listening: {address}{'' if token is None else f'#token={token}'}")
-        wake_at_once()
         server.run(sockets=[listening])
 
 

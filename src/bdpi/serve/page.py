@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from bdpi.serve.guard import PROTOCOL
 
 #: Seconds between two pictures of the page.
 LIVE = 0.2
+_CURVES = 5  # pictures, the first of which has the curves
 _POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -26,13 +28,13 @@ _POLICY = (
 def add_page(
     app: FastAPI,
     describe: Callable[[], dict[str, Any]],
-    state: Callable[[], dict[str, Any]],
+    state: Callable[[bool], dict[str, Any]],
     answer: Callable[[str], Awaitable[str]],
 ) -> None:
     """Add the page, and all that it asks for, to an application.
 
     :param describe: what does not change: names of observations and actions
-    :param state: how learning goes, and what robots do; in JSON's types
+    :param state: how learning goes, and what robots do, with curves or without; in JSON's types
     :param answer: to a message of a person
     """
 
@@ -44,7 +46,7 @@ def add_page(
     @app.get("/v1/state")
     async def current() -> dict[str, Any]:
         """How learning goes, and what robots do."""
-        return state()
+        return state(True)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> Response:
@@ -70,17 +72,23 @@ def chosen(socket: WebSocket) -> str | None:
 
 
 def _page() -> str:
-    folder = Path(__file__).parent / "templates"
-    style = (Path(bdpi.__file__).parent / "report" / "templates" / "page.css").read_text("utf-8")
-    parts = {name: (folder / name).read_text("utf-8") for name in ("live.html", "live.css", "live.js")}
-    return parts["live.html"].replace("/*STYLE*/", style + parts["live.css"]).replace("/*SCRIPT*/", parts["live.js"])
+    """What draws curves, and its looks, are those of the page of a report."""
+    package = Path(bdpi.__file__).parent
+    report, live = package / "report" / "templates", package / "serve" / "templates"
+    page = (live / "live.html").read_text("utf-8")
+    for place, files in (
+        ("/*STYLE*/", (report / "page.css", live / "live.css")),
+        ("/*SCRIPT*/", (report / "curves.js", live / "live.js")),
+    ):
+        page = page.replace(place, "".join(file.read_text("utf-8") for file in files))
+    return page
 
 
-async def _show(state: Callable[[], dict[str, Any]], socket: WebSocket) -> None:
+async def _show(state: Callable[[bool], dict[str, Any]], socket: WebSocket) -> None:
     sent: dict[str, str | None] = {}  # pictures, each of which is sent once
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-        while True:
-            now = state()
+        for number in itertools.count():
+            now = state(number % _CURVES == 0)
             for robot in now["robots"]:
                 picture = robot.pop("picture", None)
                 if picture != sent.get(robot["name"]):

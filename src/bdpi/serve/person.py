@@ -26,6 +26,8 @@ class Person:
         self._not_before = 0.0
         #: the episode is to be ended after the next step; None: it is not
         self.mark: Mark | None = None
+        #: the policy has acted in this episode, or may; counts only while robots are held before each
+        self.started = False
 
     def drive(self, action: int) -> None:
         """Take over, for a second."""
@@ -36,6 +38,7 @@ class Person:
 
     def begin_episode(self) -> None:
         self._asked = self.mark = None
+        self.started = False
 
     @property
     def action(self) -> int | None:

@@ -16,7 +16,8 @@ Mask = Annotated[list[Annotated[int, Field(ge=0, le=1)]], Field(max_length=1000)
 #: JPEG or PNG in base64.
 Picture = Annotated[str, Field(max_length=LONGEST), AfterValidator(check_picture)]
 
-_Command = Literal["drive", "release", "stop", "clear", "pause", "resume", "pause_learning", "resume_learning"]
+_Switch = Literal["stop", "clear", "pause", "resume", "pause_learning", "resume_learning", "hold", "go_on"]
+_Command = Literal["drive", "release", "start"]
 _Mark = Literal["success", "failure", "end"]
 
 
@@ -90,11 +91,12 @@ class StepRequest(ObserveRequest):
 class PersonRequest(_Request):
     """What a person at the page wants.
 
-    :param command: ``drive`` holds for a second, and is repeated while a button is held
+    :param command: ``drive`` holds for a second, and is repeated while a button is held; after ``hold``, robots wait
+        before the first action of each episode, until ``start`` or ``go_on``
     :param action: of ``drive``
     """
 
-    command: Literal[_Command, _Mark]
+    command: Literal[_Switch, _Command, _Mark]
     action: StrictInt | None = None
 
 

@@ -7,14 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 
 from bdpi.agents.journal import Journal
+from bdpi.agents.logs import configure_logger
 from bdpi.envs.control_loop import ControlLoop
 from bdpi.runs.build import agent_class, build_agent
-from bdpi.runs.config import BaseConfig
-from bdpi.runs.errors import RunError, one_line
+from bdpi.runs.config import BaseConfig, Place, RunConfig, RunRecord, RunStatus, State
+from bdpi.runs.errors import Busy, RunError, one_line
 from bdpi.runs.folder import RunFolder, locked, refuse_links
+from bdpi.runs.logs import read_log
+from bdpi.runs.results import StoredRun
 from bdpi.serve.service import Service
 from bdpi.serve.sessions import Sessions
 from bdpi.serve.task import RobotTask
@@ -28,7 +32,7 @@ _MAY_CHANGE = {
     *("advisors", "advice_steps"),
 }
 _FILES = [
-    *("task.json", "agent.zip", "token"),
+    *("task.json", "agent.zip", "progress.csv", "token"),
     *(f"{name}.sqlite{ending}" for name in ("journal", "sessions") for ending in ("", "-wal", "-shm")),
 ]
 
@@ -68,7 +72,9 @@ def _opened(task: RobotTask, path: Path) -> Iterator[Service]:
                 parts: dict[str, Any] = {"agent": task.agent, "seed": task.seed, "policy_kwargs": task.policy_kwargs}
                 agent = build_agent(BaseConfig(environment="", hyperparameters=settings, **parts), robot)
             agent.advise(task.advisors, task.advice_steps)
-            service = Service(task, agent, sessions, journal_path)
+            agent.set_logger(configure_logger(path, "csv", step=agent.num_timesteps))
+            closed.callback(agent.logger.close)
+            service = Service(task, agent, sessions, journal_path, read_log(RunFolder(path).progress))
             if "rests" not in sessions.switches():
                 agent.start_learning()
         except ValueError as error:
@@ -80,15 +86,46 @@ def _opened(task: RobotTask, path: Path) -> Iterator[Service]:
             agent.save(file)
 
 
+def read_served(path: Path) -> tuple[str, list[StoredRun], list[str]]:
+    """What :func:`bdpi.runs.results.read_runs` gives, of a served run; its episodes are those in its log.
+
+    :raises RunError: when its files are damaged
+    """
+    task, log = _read_task(path / "task.json"), read_log(RunFolder(path).progress)
+    try:
+        with locked(path, ""):
+            state: State = "finished"
+    except Busy:
+        state = "running"
+    config = RunConfig(
+        environment=task.name,
+        agent=task.agent,
+        seed=task.seed,
+        hyperparameters=task.hyperparameters,
+        policy_kwargs=task.policy_kwargs,
+        episodes=max(1, len(log.returns)),
+    )
+    place = Place("", "run", task.name, task.agent, task.seed)
+    record = RunRecord(config, RunStatus(status=state))
+    ended = np.isfinite(log.returns)
+    run = StoredRun(place, record, log.returns[ended], np.nan_to_num(log.lengths[ended]).astype(np.int64), path=path)
+    return f"{task.name}, served", [run], []
+
+
+def _read_task(path: Path) -> RobotTask:
+    """:raises RunError: when it cannot be read"""
+    try:
+        return RobotTask.model_validate_json(read_bytes(path, 4 << 20))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}; choose another --out") from None
+    except (Damaged, ValueError) as error:
+        raise RunError(f"{path} is damaged: {one_line(error)}; choose another --out") from None
+
+
 def _check_task(task: RobotTask, path: Path) -> None:
     """:raises RunError: when the folder's task is another one"""
     if path.exists():
-        try:
-            before = RobotTask.model_validate_json(read_bytes(path, 4 << 20))
-        except OSError as error:
-            raise RunError(f"{path} cannot be read: {error.strerror or error}; choose another --out") from None
-        except (Damaged, ValueError) as error:
-            raise RunError(f"{path} is damaged: {one_line(error)}; choose another --out") from None
+        before = _read_task(path)
         for name in RobotTask.model_fields.keys() - _MAY_CHANGE:
             if getattr(before, name) != getattr(task, name):
                 raise RunError(f"{path.parent} is the run of a task with other {name}: choose another --out")

@@ -15,9 +15,10 @@ import numpy as np
 
 from bdpi.agents import Ensemble
 from bdpi.agents.advice import Weights
-from bdpi.agents.checkup import values_and_returns
 from bdpi.agents.journal import JournalError, Transition
 from bdpi.agents.robots import Robot
+from bdpi.runs.logs import Log
+from bdpi.serve.curves import POINTS, SHOWN, live_curves
 from bdpi.serve.person import Person
 from bdpi.serve.protocol import (
     Action,
@@ -34,9 +35,6 @@ from bdpi.serve.sessions import Answered, Sessions
 from bdpi.serve.task import RobotTask
 from bdpi.serve.uncertainty import Uncertainty
 
-_SHOWN = 500  # episodes, and points of curves
-_LOOK_EVERY = 10  # seconds between two looks at what critics expect
-
 
 class _Session:
     """One robot: where it is, what it was told last, and what a person wants of it."""
@@ -47,6 +45,7 @@ class _Session:
         if last is not None and last.observation is not None:
             self.observation = np.frombuffer(last.observation, np.float32)
             self.mask = None if last.mask is None else np.frombuffer(last.mask, np.bool_)
+            self.person.started = json.loads(last.answer).get("status") != "paused"  # else it may wait for its start
         self.told: Action | None = None
         #: of its camera, the latest; for the page
         self.picture: str | None = None
@@ -73,9 +72,10 @@ class Service:
     :param agent: which learns it, with a journal
     :param store: the requests that were answered
     :param journal: its file
+    :param log: of the run until now
     """
 
-    def __init__(self, task: RobotTask, agent: Ensemble, store: Sessions, journal: Path) -> None:
+    def __init__(self, task: RobotTask, agent: Ensemble, store: Sessions, journal: Path, log: Log) -> None:
         assert agent.collector.journal is not None
         self.task, self.agent, self._journal, self._store = task, agent, agent.collector.journal, store
         self._files = [journal.with_name(f"{journal.name}{ending}") for ending in ("", "-wal")]
@@ -85,24 +85,17 @@ class Service:
         self.uncertainty = Uncertainty(agent)
         self._checkpoints = self._journal.checkpoints(), store.checkpoints
         on = store.switches()
-        self.paused, self.stopped = "paused" in on, "stopped" in on
-        self._tidied = 0
-        #: what the critics expect where an episode has ended since, and the discounted return that followed; means
-        self.values: tuple[float, float] | None = None
-        #: of the latest episodes
-        self.returns: deque[float] = deque(maxlen=_SHOWN)
+        self.paused, self.stopped, self.holds = "paused" in on, "stopped" in on, "holds" in on
+        #: of the latest episodes; those before the last start are in the log
+        self.returns: deque[float] = deque(log.returns[np.isfinite(log.returns)].tolist(), maxlen=SHOWN)
+        values = np.stack([log.steps, log.expected, log.followed], axis=1)
+        agent._checkup.values.extend(map(tuple, values[np.isfinite(values).all(axis=1)].tolist()))
         #: time, reward, entropy and disagreement of the latest steps
-        self.steps: deque[tuple[float, float, float, float]] = deque(maxlen=_SHOWN)
+        self.steps: deque[tuple[float, float, float, float]] = deque(maxlen=SHOWN)
 
     def tidy(self) -> None:
         """What waits for epochs and for the disk: to be done every second, in another thread."""
         self.uncertainty.refresh()
-        if self._tidied % _LOOK_EVERY == 0 and len(self.agent.replay_buffer):
-            with self.agent.learning_held():
-                q, returns = values_and_returns(self.agent)
-            if len(q):
-                self.values = float(q.mean()), float(returns.mean())
-        self._tidied += 1
         for make in self._checkpoints:
             make()
 
@@ -291,9 +284,10 @@ class Service:
         elif held is not None and (mask is None or mask[held]):
             status, action = "person", held
             person.answered()
-        elif self.paused:
+        elif self.paused or self._waits(session):
             status = "paused"
         else:
+            person.started = True
             status = person.ask(uncertainty) if self.uncertainty.is_calibrated else "policy"
             if status == "fallback":
                 action = self.task.number_of(self.task.ask_fallback)
@@ -304,6 +298,10 @@ class Service:
         answer = self._answer(seq, status, action)
         rounded = [round(float(each), 6) for each in probabilities]
         return answer.model_copy(update={"probabilities": rounded, "uncertainty": round(uncertainty, 4)})
+
+    def _waits(self, session: _Session) -> bool:
+        """For a person who starts its episode."""
+        return self.holds and not session.person.started
 
     def _answer(self, seq: int, status: Any, action: int | None) -> Action:
         name = None if action is None else self.task.actions[action]
@@ -320,6 +318,9 @@ class Service:
         elif name in ("pause", "resume"):
             self.paused = name == "pause"
             self._keep("paused", self.paused)
+        elif name in ("hold", "go_on"):
+            self.holds = name == "hold"
+            self._keep("holds", self.holds)
         elif name in ("pause_learning", "resume_learning"):
             if (name == "resume_learning") != self.learns:
                 (self.agent.start_learning if name == "resume_learning" else self.agent.stop_learning)()
@@ -330,6 +331,8 @@ class Service:
             person = self.sessions[request.robot].person
             if name == "release":
                 person.release()
+            elif name == "start":
+                person.started, person.mark = True, None
             elif name == "drive":
                 if request.action not in range(len(self.task.actions)):
                     most = len(self.task.actions) - 1
@@ -348,11 +351,11 @@ class Service:
     def learns(self) -> bool:
         return bool(self.agent._background.is_running)
 
-    def state(self) -> dict[str, Any]:
+    def state(self, with_curves: bool = True) -> dict[str, Any]:
         """All that the page shows."""
         now, agent = time.monotonic(), self.agent
         latest = [each for each in self.steps if each[0] > now - 10]
-        span = now - latest[0][0] if len(latest) == _SHOWN else 10.0
+        span = now - latest[0][0] if len(latest) == SHOWN else 10.0
         totals: dict[str, Any] = {
             "steps": agent.num_timesteps,
             "episodes": agent._episode_num,
@@ -363,9 +366,8 @@ class Service:
             "learns": self.learns,
             "paused": self.paused,
             "stopped": self.stopped,
+            "holds": self.holds,
         }
-        if self.values is not None:
-            totals["q_expected"], totals["q_followed"] = (float(f"{value:.4g}") for value in self.values)
         robots = [
             {
                 "name": session.name,
@@ -375,14 +377,23 @@ class Service:
                 "driven": session.person.action,
                 "asks": session.person.is_asked,
                 "mark": session.person.mark,
+                "waits": self._waits(session) and session.told is not None and session.told.status == "paused",
                 "picture": session.picture,
                 "return": session.robot.episodes.sums[0],
                 "length": session.robot.episodes.steps[0],
             }
             for session in self.sessions.values()
         ]
-        curves = {name: [each[column] for each in self.steps] for column, name in enumerate(_CURVES, 1)}
-        return {**totals, "robots": robots, "curves": {"returns": list(self.returns), **curves}}
+        return {**totals, "robots": robots, **({"curves": self._curves()} if with_curves else {})}
+
+    def _curves(self) -> dict[str, Any]:
+        agent = self.agent
+        first = agent.num_timesteps - len(self.steps) + 1
+        points = {
+            name: [(first + number, each[column]) for number, each in enumerate(self.steps)]
+            for column, name in enumerate(POINTS, 1)
+        }
+        return live_curves(list(self.returns), agent._episode_num, points, list(agent._checkup.values))
 
 
 def _acts_in(request: ActRequest | StepRequest) -> list[float]:
@@ -390,6 +401,3 @@ def _acts_in(request: ActRequest | StepRequest) -> list[float]:
     if isinstance(request, ActRequest):
         return request.observation
     return [] if request.terminated or request.truncated else request.next_observation
-
-
-_CURVES = ("rewards", "entropy", "disagreement")

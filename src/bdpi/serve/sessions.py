@@ -30,7 +30,7 @@ _TABLES = (
 #: All that the file has in it; SQLite makes the index of what is unique. A constraint or a trigger more could forget.
 _SCHEMA = {*(("table", table) for table in _TABLES), ("index", None)}
 #: What a person has switched on, for all robots; it stays so when the server is started again.
-SWITCHES = {"stopped", "paused", "rests"}
+SWITCHES = {"stopped", "paused", "rests", "holds"}
 _LONGEST = 1 << 20  # characters of an answer
 
 
@@ -116,7 +116,7 @@ class Sessions:
         names = run("SELECT number, substr(name, 1, 100) FROM robots ORDER BY number LIMIT 1001").fetchall()
         if any(number != place or not re.fullmatch(ROBOT, str(name)) for place, (number, name) in enumerate(names)):
             raise ValueError("it has robots that no server gave a number to")
-        on = run("SELECT substr(name, 1, 100) FROM switches LIMIT 4").fetchall()
+        on = run("SELECT substr(name, 1, 100) FROM switches LIMIT 9").fetchall()
         if not {name for (name,) in on} <= SWITCHES:
             raise ValueError("it has switches that no server has")
         large = "length(answer) > ? OR length(digest) > 64 OR length(observation) > ? OR length(mask) > ?"

@@ -19,11 +19,11 @@ from bdpi.agents.metrics import entropy_bits
 from bdpi.runs.formatting import number
 from bdpi.runs.live import Speed, position, time_left
 from bdpi.runs.session import Session
+from bdpi.serve.curves import POINTS, SHOWN, live_curves
 from bdpi.serve.listen import beside
 from bdpi.serve.page import LIVE, add_page
 
 _REFUSAL = json.dumps({"error": "this page only shows a run: nothing can be told to it", "field": "type"})
-_SHOWN = 500  # episodes, and points of curves
 _NUMBERS, _ACTIONS, _ROBOTS = 64, 64, 16  # more of them make no page that one can read
 
 
@@ -67,10 +67,8 @@ class Watch:
     def __init__(self, session: Session) -> None:
         self._session, self._agent = session, session.agent
         self._speed, self._steps_per_second = Speed(), 0.0
-        #: reward, entropy and disagreement, as they were last at each look
-        self._points: dict[str, deque[float]] = {
-            name: deque(maxlen=_SHOWN) for name in ("rewards", "entropy", "disagreement")
-        }
+        #: steps at each look, and what was found last then
+        self._points: dict[str, deque[tuple[int, float]]] = {name: deque(maxlen=SHOWN) for name in POINTS}
         self._last_steps = session.progress.steps
 
     def describe(self) -> dict[str, Any]:
@@ -113,13 +111,13 @@ class Watch:
         }
         for name, value in found.items():
             if value is not None and math.isfinite(value):
-                points[name].append(float(value))
+                points[name].append((progress.steps, float(value)))
 
-    def state(self) -> dict[str, Any]:
+    def state(self, with_curves: bool = True) -> dict[str, Any]:
         """All that the page shows."""
         progress, agent = self._session.progress, self._agent
         shown = progress.shown
-        returns, averages = shown.returns[-_SHOWN:], shown.averages[-1:]
+        averages = shown.averages[-1:]
         totals = {
             "position": position(progress),
             "time_left": time_left(progress, self._steps_per_second),
@@ -136,10 +134,14 @@ class Watch:
             path = Path(getattr(agent.journal, "path", agent.journal))
             files = [path.with_name(f"{path.name}{ending}") for ending in ("", "-wal")]
             totals["journal_bytes"] = sum(file.stat().st_size for file in files if file.exists())
-        curves = {"returns": [each for each in returns if math.isfinite(each)]}
-        curves.update({name: list(values) for name, values in self._points.items()})
         findings = [finding.message for finding in progress.findings]
-        return {**totals, "findings": findings, "robots": self._robots(), "curves": curves}
+        curves = {"curves": self._curves()} if with_curves else {}
+        return {**totals, "findings": findings, "robots": self._robots(), **curves}
+
+    def _curves(self) -> dict[str, Any]:
+        shown, points = self._session.progress.shown, {name: list(found) for name, found in self._points.items()}
+        values = getattr(getattr(self._agent, "_checkup", None), "values", ())  # of peers, there are none
+        return live_curves(shown.returns[-SHOWN:], len(shown), points, list(values))
 
     def _drawn_by(self) -> Any:
         actions = getattr(self._agent, "actions", None)

@@ -8,28 +8,12 @@
   const HISTORY = 150; // pictures of the page: half a minute
   let socket = null, state = null, held = null, stops = false;
 
-  const html = (tag, attributes = {}, ...children) => {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.append(...children);
-    return element;
-  };
   const short = (value) => (Math.abs(value) >= 1000 ? value.toFixed(0) : Number(value.toPrecision(4)).toString()).replace("-", "−");
-  // A line through values, in a box of this width and height.
-  const plot = (values, width, height) => {
-    const low = Math.min(...values), high = Math.max(...values), last = Math.max(1, values.length - 1);
-    const place = (value) => 0.06 + 0.88 * (high > low ? (high - value) / (high - low) : 0.5);
-    const points = values.map((value, index) => `${(width * index / last).toFixed(1)} ${(height * place(value)).toFixed(1)}`);
+  // A line through the latest values.
+  const spark = (values) => {
+    const low = Math.min(...values), span = Math.max(...values) - low || 1, last = Math.max(1, values.length - 1);
+    const points = values.map((value, index) => `${(100 * index / last).toFixed(1)} ${(19 - 18 * (value - low) / span).toFixed(1)}`);
     return `M${points.join("L")}${values.length === 1 ? "h4" : ""}`;
-  };
-  const drawing = (width, height) => {
-    const path = document.createElementNS("http://www.w3.org/2000/svg", "path"), svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    svg.setAttribute("preserveAspectRatio", "none");
-    path.setAttribute("class", "line");
-    path.setAttribute("vector-effect", "non-scaling-stroke");
-    svg.append(path);
-    return { path, svg };
   };
   const tell = (message) => {
     if (socket && socket.readyState === 1) socket.send(JSON.stringify({ type: "person", ...message }));
@@ -48,6 +32,7 @@
   by("stop").addEventListener("click", () => tell({ command: state && state.stopped ? "clear" : "stop" }));
   by("pause").addEventListener("click", () => tell({ command: state.paused ? "resume" : "pause" }));
   by("learning").addEventListener("click", () => tell({ command: state.learns ? "pause_learning" : "resume_learning" }));
+  by("hold").addEventListener("click", () => tell({ command: state.holds ? "go_on" : "hold" }));
 
   // A held button or key is repeated: the server lets go of what is not.
   function drive() { tell({ command: "drive", robot: held.robot, action: held.action }); }
@@ -85,11 +70,12 @@
     const rows = task.observations.map((each) => {
       const value = html("td", {}), meter = html("meter", { min: each.low ?? 0, max: each.high ?? 1 });
       meter.hidden = each.low === null || each.high === null; // without an end
-      const { path, svg } = drawing(100, 20);
-      const cells = [html("th", { class: "word" }, each.name), value, html("td", { class: "word" }, each.unit), html("td", {}, meter), html("td", {}, svg)];
+      const path = svg("path", { class: "line", "vector-effect": "non-scaling-stroke" });
+      const history = svg("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", "aria-hidden": "true" }, path);
+      const cells = [html("th", { class: "word" }, each.name), value, html("td", { class: "word" }, each.unit), html("td", {}, meter), html("td", {}, history)];
       return { value, meter, path, latest: [], row: html("tr", {}, ...cells) };
     });
-    const marks = [["success", "Success"], ["failure", "Failure"], ["end", "End episode"]].map(([command, text]) => {
+    const [start, ...marks] = [["start", "Start episode"], ["success", "Success"], ["failure", "Failure"], ["end", "End episode"]].map(([command, text]) => {
       const button = html("button", { type: "button", "data-mark": command }, text);
       button.addEventListener("click", () => tell({ command, robot: name }));
       return button;
@@ -99,21 +85,21 @@
       html("div", { class: "columns" }, film,
         html("div", { class: "actions", role: "group", "aria-label": drives ? `Drive ${name}: hold a button or a key` : "Actions" }, ...buttons.map((each) => each.button)),
         html("div", { class: "scroll" }, html("table", { class: "seen" }, html("tbody", {}, ...rows.map((each) => each.row))))),
-      ...(drives ? [html("div", { class: "row" }, ...marks)] : []));
+      ...(drives ? [html("div", { class: "row" }, start, ...marks)] : []));
     element.addEventListener("pointerdown", () => { driver = name; });
     by("robots").append(element);
-    return { element, status, buttons, rows, marks, film };
+    return { element, status, buttons, rows, start, marks, film };
   }
 
   function draw(robot) {
     if (!cards.has(robot.name)) cards.set(robot.name, card(robot.name));
-    const { element, status, buttons, rows, marks, film } = cards.get(robot.name), told = robot.told;
+    const { element, status, buttons, rows, start, marks, film } = cards.get(robot.name), told = robot.told;
     if (robot.picture) { film.src = robot.picture; film.hidden = false; } // a new one
     element.classList.toggle("asks", robot.asks);
     element.classList.toggle("keys", drives && robot.name === chosen());
     const unsure = told && told.uncertainty !== undefined ? `, uncertainty ${told.uncertainty ?? "–"}` : "";
     const what = told ? `${told.status}${told.name ? `: ${told.name}` : ""}${unsure}` : drives ? "waiting" : "acting";
-    status.textContent = `${robot.asks ? "Asks for help. " : ""}${what}; return ${short(robot.return)} after ${robot.length} steps`;
+    status.textContent = `${robot.asks ? "Asks for help. " : ""}${robot.waits ? "Waits for its start. " : ""}${what}; return ${short(robot.return)} after ${robot.length} steps`;
     buttons.forEach(({ button, share }, index) => {
       const probability = told && told.probabilities.length ? told.probabilities[index] : 0;
       share.textContent = told && told.probabilities.length ? `${(100 * probability).toFixed(0)} %` : "";
@@ -129,9 +115,11 @@
       meter.value = seen ?? 0;
       latest.push(seen ?? 0);
       if (latest.length > HISTORY) latest.shift();
-      path.setAttribute("d", plot(latest, 100, 20));
+      path.setAttribute("d", spark(latest));
     });
     for (const button of marks) button.setAttribute("aria-pressed", String(button.dataset.mark === robot.mark));
+    start.hidden = !state.holds;
+    start.disabled = !robot.waits;
   }
 
   // -- totals and curves -----------------------------------------------------------------------------------------
@@ -147,13 +135,7 @@
     by("totals").append(box);
     return [key, value, box];
   });
-  const CURVES = { returns: "Return per episode", rewards: "Reward per step", entropy: "Entropy, bits", disagreement: "Disagreement of the critics" };
-  const curves = Object.entries(CURVES).map(([key, text]) => {
-    const { path, svg } = drawing(300, 90), range = html("span", {});
-    const figure = html("figure", { class: "panel", "data-curve": key }, html("figcaption", {}, html("span", { class: "title" }, html("strong", {}, text), " ", range)), svg);
-    by("curves").append(figure);
-    return [key, path, range, figure];
-  });
+  let curves = null;
 
   function show() {
     for (const [key, element, box] of totals) {
@@ -164,15 +146,13 @@
     by("stop").textContent = state.stopped ? "Stopped: let robots act again" : "Emergency stop";
     by("pause").setAttribute("aria-pressed", String(state.paused));
     by("learning").setAttribute("aria-pressed", String(!state.learns));
+    by("hold").setAttribute("aria-pressed", String(state.holds));
     state.robots.forEach(draw);
     by("findings").replaceChildren(...(state.findings ?? []).map((each) => html("li", {}, `May not learn: ${each}`)));
-    for (const [key, path, range, figure] of curves) {
-      const values = state.curves[key];
-      figure.hidden = !values.length;
-      if (!values.length) continue;
-      path.setAttribute("d", plot(values, 300, 90));
-      range.textContent = `${short(Math.min(...values))} … ${short(Math.max(...values))}, now ${short(values[values.length - 1])}`;
-    }
+    const row = state.curves;
+    if (!row) return; // as they were
+    if (!curves || curves.panels.length !== row.panels.length) curves = new Row(row, by("curves"));
+    else curves.update(row);
   }
 
   function connect() {
