@@ -56,7 +56,7 @@ class Counterpart:
         checks = {
             f"seeds 100 to 107 ({len(seeds)} of 8)": seeds == SEEDS,
             f"{self.wanted} episodes ({short} of {len(runs)} have fewer)": not short,
-            "clean commits": all(_is_clean(run) for run in runs),
+            "clean commits": all(is_clean(run) for run in runs),
             "one fingerprint": len(fingerprints) <= 1 and "" not in fingerprints,  # peers need none
         }
         return [what for what, is_met in checks.items() if not is_met]
@@ -104,7 +104,8 @@ class Counterpart:
         return f"undecided ({found.runs} runs)"
 
 
-def _is_clean(run: StoredRun) -> bool:
+def is_clean(run: StoredRun) -> bool:
+    """Whether all of it was made from clean commits."""
     status = run.record.status
     commits = [each.versions.get("commit", "-dirty") for each in (status, *status.resumed)]
     return not any(commit.endswith("-dirty") for commit in commits)
