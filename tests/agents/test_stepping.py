@@ -321,8 +321,8 @@ class Slow(BDPI):
 
     has_time = threading.Event()
 
-    def _epoch(self, *arguments: Any) -> Any:
-        yield from super()._epoch(*arguments)
+    def _epochs(self, *arguments: Any) -> Any:
+        yield from super()._epochs(*arguments)
         self.has_time.wait(0.5)
 
 
@@ -456,7 +456,7 @@ def test_a_failure_in_the_background_surfaces(monkeypatch):
     def fail(*arguments: Any) -> None:
         raise ValueError("learning diverged")
 
-    monkeypatch.setattr(agent, "_epoch", fail)
+    monkeypatch.setattr(agent, "_epochs", fail)
     agent.start_learning()
     agent.observe(**GOOD)
     agent._background._thread.join(60)
@@ -493,8 +493,8 @@ class Watched(BDPI):
 
     disturbed, is_learning = 0, threading.Event()
 
-    def _epoch(self, *arguments: Any) -> Any:
-        yield from super()._epoch(*arguments)
+    def _epochs(self, *arguments: Any) -> Any:
+        yield from super()._epochs(*arguments)
         before = self.everything()
         self.is_learning.set()
         time.sleep(0.03)

@@ -55,8 +55,6 @@ class AgentLearner:
         self._inputs = inputs
         self._space = policy.decisions.observation_space
         self._starts_at_zero = is_zero_based(self._space)
-        #: the policy's scales when they were last asked for, and those of all inputs
-        self._known_scales: tuple[Scales, Scales] | None = None
         #: the actor that acts, in NumPy, where it is a perceptron on the CPU, and how it sees observations
         self._acting: tuple[Perceptron, NativeInputs] | None = None
 
@@ -88,7 +86,7 @@ class AgentLearner:
         seen = rows if is_ready else inputs(rows)
         (weights, bias), *others = network.layers
         if not inputs.one_hot:
-            scales = self._all_scales(inputs)
+            scales = self._policy.input_scales
             seen = (seen - scales.shift) * scales.factor
         y: FloatArray = (weights[seen] if inputs.one_hot else seen @ weights) + bias
         for weights, bias in others:
@@ -120,14 +118,7 @@ class AgentLearner:
         if self._inputs is None:
             return observations
         rows = self._inputs(observations)
-        return rows if self._inputs.one_hot else self._all_scales(self._inputs).inputs(rows)
-
-    def _all_scales(self, inputs: NativeInputs) -> Scales:
-        """Of all inputs, as they are now."""
-        scales, known = self._policy.scales, self._known_scales
-        if known is None or known[0] is not scales:
-            known = self._known_scales = scales, inputs.all_scales(scales)
-        return known[1]
+        return rows if self._inputs.one_hot else self._policy.input_scales.inputs(rows)
 
     # -- learning -----------------------------------------------------------------------------------------------
 
@@ -139,11 +130,11 @@ class AgentLearner:
         :param transitions: of the replay memory; changed
         """
         inputs, scales = self._inputs, self._policy.scales
-        if normalizer is None and inputs is not None and isinstance(self.learner, NativeLearner):
+        if normalizer is None and inputs is not None and inputs.is_bytes and isinstance(self.learner, NativeLearner):
             seen, following = inputs.bytes(transitions.observations), inputs.bytes(transitions.next_observations)
             if seen is not None and following is not None:
                 transitions.observations, transitions.next_observations = seen, following
-                transitions.scales = self._all_scales(inputs)
+                transitions.scales = self._policy.input_scales
                 return transitions, batches
         if normalizer is not None or (inputs is not None and not inputs.direct):
             transitions = gather(transitions, batches, normalizer, self._policy.decisions)
@@ -152,7 +143,7 @@ class AgentLearner:
             if not inputs.is_float or np.ndim(transitions.observations) != 2:  # type: ignore[arg-type]
                 transitions.observations = inputs(transitions.observations)
                 transitions.next_observations = inputs(transitions.next_observations)
-            scales = self._all_scales(inputs)
+            scales = self._policy.input_scales
         transitions.scales = scales
         return transitions, batches
 

@@ -43,7 +43,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her import HerReplayBuffer
 
 from bdpi.agents import checks, hub
-from bdpi.agents.actions import Actions
+from bdpi.agents.actions import Actions, Draws
 from bdpi.agents.advice import Advice, Advisor, check_advisors
 from bdpi.agents.agent_file import check_arguments, load_agent, load_parameters, save_agent
 from bdpi.agents.agent_learner import DIAGNOSTICS_EVERY, AgentLearner
@@ -56,7 +56,6 @@ from bdpi.agents.collector import ORIGINAL, Collector, EpisodeRecord, row_of
 from bdpi.agents.copies import restore, state_of
 from bdpi.agents.decisions import Decisions
 from bdpi.agents.demonstrations import transitions_of
-from bdpi.agents.draws import Draws
 from bdpi.agents.encoding import Arrays
 from bdpi.agents.environments import make_if_id
 from bdpi.agents.files import File
@@ -86,6 +85,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Self = TypeVar("Self", bound="Ensemble")
+#: Of the critics and of the actor.
+Rules = tuple[CriticRule, ActorRule | None]
 #: Gives the arguments of :meth:`bdpi.learner.interface.Learner.epoch`, and wants what it returns.
 Epochs = Generator[tuple[Transitions, IntArray, IntArray, Hyperparameters], EpochMetrics | None, None]
 
@@ -173,7 +174,7 @@ class Ensemble(OffPolicyAlgorithm):
     scale_estimator: ScaleEstimator
     #: of the actor; None: the critics'. Agents with an actor have it as an argument.
     actor_learning_rate: float | Schedule | None = None
-    #: for how long random numbers are kept, see :class:`~bdpi.agents.draws.Draws`; an argument of agents with an actor
+    #: for how long random numbers are kept, see :class:`~bdpi.agents.actions.Draws`; with an actor, an argument
     persistence: float = 1.0
     #: weight of a fixed random function in each critic
     prior_scale: float = 0.0
@@ -431,6 +432,7 @@ class Ensemble(OffPolicyAlgorithm):
             arguments = total_timesteps, callback, reset_num_timesteps, name, progress_bar
             total_timesteps, callback = self._setup_learn(*arguments)
             callback.on_training_start(locals(), globals())
+            rules = self.critic_rule(), self.actor_rule()
             while self.num_timesteps < total_timesteps:
                 rollout = self.collect_rollouts(
                     self.env,  # type: ignore[arg-type]
@@ -443,7 +445,7 @@ class Ensemble(OffPolicyAlgorithm):
                     break
                 steps = self.gradient_steps if self.gradient_steps >= 0 else rollout.episode_timesteps
                 if steps > 0:
-                    yield from self._training(steps, self.batch_size)
+                    yield from self._training(steps, self.batch_size, rules)
             callback.on_training_end()
             finished = True
         finally:
@@ -509,11 +511,13 @@ class Ensemble(OffPolicyAlgorithm):
                 actions = self.actions.take(self.agent_learner, seen, collector.masks, self._generator, advised)
             try:
                 new_obs, rewards, dones, infos = env.step(actions)
-                begun, n_ended = reset_infos(env), sum(dones.tolist())
+                n_ended = sum(dones.tolist())
+                begun = reset_infos(env) if n_ended else []
                 if self._vec_normalize_env is None:
                     collector.check(new_obs, rewards, dones, infos, begun, self.num_timesteps + self.n_envs)
                 self._store_step(actions, new_obs, rewards, dones, infos, n_ended)
-                collector.stepped(dones, infos, begun)
+                if not collector.is_plain:
+                    collector.stepped(dones, infos, begun)
                 if n_ended:
                     self._begin_episodes(np.flatnonzero(dones), ended=True)
             except BaseException:
@@ -558,12 +562,11 @@ class Ensemble(OffPolicyAlgorithm):
         else:
             original, rewards = normalizer.get_original_obs(), normalizer.get_original_reward()
         last_one = "terminal_observation" if normalizer is None else ORIGINAL
-        executed, next_obs, masks = collector.completed(actions, original, dones, infos, last_one)
         with self._background.observing:
             if collector.journal is not None:
                 self._catch_up()
             before = self._last_original_obs
-            journaled = collector.store(before, next_obs, executed, rewards, dones, infos, masks)
+            journaled = collector.store(before, actions, original, rewards, dones, infos, last_one)
             self.num_timesteps, collector.journaled = self.num_timesteps + len(infos), journaled
             self.episodes.add(rewards, dones, infos)
             self._last_obs = new_obs
@@ -595,8 +598,12 @@ class Ensemble(OffPolicyAlgorithm):
 
     # -- learning -----------------------------------------------------------------------------------------------
 
-    def hyperparameters(self) -> Hyperparameters:
-        """Those of the next epoch, the learning rates following their schedules."""
+    def hyperparameters(self, rules: Rules | None = None) -> Hyperparameters:
+        """Those of the next epoch, the learning rates following their schedules.
+
+        :param rules: of the critics and of the actor, as they were when :meth:`learn` began; None: as they are now
+        """
+        critic_rule, actor_rule = rules or (self.critic_rule(), self.actor_rule())
         progress = max(0.0, self._current_progress_remaining)  # several environments may step beyond the end
         learning_rate, actor_learning_rate = self.lr_schedule(progress), self._actor_lr_schedule(progress)
         if not (0 <= learning_rate < math.inf and 0 <= actor_learning_rate < math.inf):
@@ -605,19 +612,21 @@ class Ensemble(OffPolicyAlgorithm):
         return Hyperparameters(
             critic_iterations=self.critic_iterations,
             fit_steps=self.fit_steps or self.policy.default_fit_steps,
-            critic_rule=self.critic_rule(),
+            critic_rule=critic_rule,
             learning_rate=learning_rate,
             actor_learning_rate=actor_learning_rate,
-            actor_rule=self.actor_rule(),
+            actor_rule=actor_rule,
             repeats=self.repeat_critics,
         )
 
     def train(self, gradient_steps: int, batch_size: int) -> None:
         """Learning epochs: ``gradient_steps`` of them for each environment, so that their number per transition does
         not depend on how many environments run side by side."""
-        self._compute(self._training(gradient_steps, batch_size))
+        if epochs := self._training(gradient_steps, batch_size):
+            self._compute(epochs)
 
-    def _training(self, gradient_steps: int, batch_size: int) -> Epochs:
+    def _training(self, gradient_steps: int, batch_size: int, rules: Rules | None = None) -> Epochs | tuple[()]:
+        """Epochs to be computed now; those of a background are its own."""
         epochs = self.decisions.n * (gradient_steps if self.gradient_steps < 0 else gradient_steps * self.n_envs)
         if isinstance(self._background, Background):
             # Have these steps learned from, and do not run too far ahead.
@@ -625,8 +634,9 @@ class Ensemble(OffPolicyAlgorithm):
             self._background.make(epochs)
             self._background.wait_until_due(_MOST_DUE)
             self._background.check()
-        elif self._can_learn(batch_size):
-            yield from self._learn_epochs(epochs, batch_size, self.replay_buffer.n_held)
+        elif held := self._experience(batch_size):
+            return self._epochs(epochs, batch_size, held, rules)
+        return ()
 
     def _compute(self, epochs: Epochs) -> None:
         """Have the agent's own learner compute epochs."""
@@ -639,19 +649,40 @@ class Ensemble(OffPolicyAlgorithm):
         finally:
             epochs.close()
 
-    def _learn_epochs(self, epochs: int, batch_size: int, held: int) -> Epochs:
-        if self.agent_learner.learns_in_units:
+    def _epochs(self, n: int, batch_size: int, held: int, rules: Rules | None = None) -> Epochs:
+        """Draw batches, have an epoch computed, and judge what came of it, n times.
+
+        :param held: how many transitions there are to learn from
+        """
+        generator, learner, memory = self._generator, self.agent_learner, self.replay_buffer
+        if learner.learns_in_units:
             self._follow_scales(max(self.num_timesteps, held))
-        hyperparameters = self.hyperparameters()
+        hyperparameters, n_trained = self.hyperparameters(rules), self.critics_per_step or self.n_critics
         start = time.perf_counter()
-        for _ in range(epochs):
-            yield from self._epoch(hyperparameters, batch_size)
+        for _ in range(n):
+            if self.repeat_critics:
+                critics = generator.integers(self.n_critics, size=n_trained)
+            else:
+                critics = generator.permutation(self.n_critics)[:n_trained]
+            drawn = memory.batches(generator, (n_trained, batch_size), self.demonstration_share, self.env)
+            transitions, batches = learner.prepare(*drawn, self._vec_normalize_env)
+            diagnose = self._n_updates % DIAGNOSTICS_EVERY == 0
+            before = learner.opinions(transitions, batches[0])[0] if diagnose else None
+            metrics = yield transitions, batches, critics, hyperparameters
+            assert metrics is not None
+            found = learner.judge(self._n_updates, transitions, batches, metrics, self.gamma, self.num_timesteps)
+            if before is not None:
+                self._diagnostics = diagnostics(before, *learner.opinions(transitions, batches[0]))
+            self._n_updates += 1
+            for name, value in {**found, **self._diagnostics}.items():
+                self.logger.record(name, value)
         elapsed = time.perf_counter() - start
         self.logger.record("train/learning_rate", hyperparameters.learning_rate)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        if epochs:
-            self.logger.record("train/milliseconds_per_epoch", 1000 * elapsed / epochs)
-            self._checkup.learned(self, elapsed / epochs)
+        if n:
+            self.logger.record("train/milliseconds_per_epoch", 1000 * elapsed / n)
+            if not self._checkup.knows_cost:
+                self._checkup.learned(self, elapsed / n)
         if self._n_updates not in self._checkup.seen_epochs:
             self._checkup.look_if_due(self)
 
@@ -673,26 +704,6 @@ class Ensemble(OffPolicyAlgorithm):
             if scales is not before:
                 with self._background.acting:
                     learner.set_scales(scales)
-
-    def _epoch(self, hyperparameters: Hyperparameters, batch_size: int) -> Epochs:
-        generator, learner, memory = self._generator, self.agent_learner, self.replay_buffer
-        n_trained = self.critics_per_step or self.n_critics
-        if self.repeat_critics:
-            critics = generator.integers(self.n_critics, size=n_trained)
-        else:
-            critics = generator.permutation(self.n_critics)[:n_trained]
-        drawn = memory.batches(generator, (n_trained, batch_size), self.demonstration_share, self.env)
-        transitions, batches = learner.prepare(*drawn, self._vec_normalize_env)
-        diagnose = self._n_updates % DIAGNOSTICS_EVERY == 0
-        before = learner.opinions(transitions, batches[0])[0] if diagnose else None
-        metrics = yield transitions, batches, critics, hyperparameters
-        assert metrics is not None
-        found = learner.judge(self._n_updates, transitions, batches, metrics, self.gamma, self.num_timesteps)
-        if before is not None:
-            self._diagnostics = diagnostics(before, *learner.opinions(transitions, batches[0]))
-        self._n_updates += 1
-        for name, value in {**found, **self._diagnostics}.items():
-            self.logger.record(name, value)
 
     # -- acting -------------------------------------------------------------------------------------------------
 
@@ -867,11 +878,11 @@ class Ensemble(OffPolicyAlgorithm):
         return has_learned
 
     def _learn_once(self) -> bool:
-        if not self._can_learn():
-            return False
-        self._open_log()
-        self._compute(self._learn_epochs(1, self.batch_size, self.replay_buffer.n_held))
-        return True
+        held = self._experience()
+        if held:
+            self._open_log()
+            self._compute(self._epochs(1, self.batch_size, held))
+        return held > 0
 
     def _open_log(self) -> None:
         """That of ``tensorboard_log``, where it is not :meth:`learn` that opens it."""
@@ -903,9 +914,10 @@ class Ensemble(OffPolicyAlgorithm):
         self._save_if_due()
         self._log_episodes()
 
-    def _can_learn(self, batch_size: int | None = None) -> bool:
-        has_started = self._n_updates > 0 or self.num_timesteps >= self.learning_starts
-        return has_started and self.replay_buffer.n_held >= (batch_size or self.batch_size)
+    def _experience(self, batch_size: int | None = None) -> int:
+        """How many transitions there are to learn from; 0: too few yet."""
+        held, has_started = self.replay_buffer.n_held, self._n_updates > 0 or self.num_timesteps >= self.learning_starts
+        return held if has_started and held >= (batch_size or self.batch_size) else 0
 
     def add_demonstrations(self, dataset: Any, share: float = 0.25) -> int:
         """Learn from other transitions than the agent's own, too; returns how many there are.
@@ -953,7 +965,7 @@ class Ensemble(OffPolicyAlgorithm):
             )
         self._epochs_per_step()  # says what is wrong with train_freq before anything is observed
         published = learned.detach().cpu().clone()
-        methods = self._learn_once, self._can_learn, self._look_after
+        methods = self._learn_once, self._experience, self._look_after
         self._open_log()
         try:
             self.agent_learner.act_with(published)

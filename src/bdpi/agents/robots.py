@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bdpi.agents.actions import mask_probabilities
+from bdpi.agents.actions import Draws, mask_probabilities
 from bdpi.agents.advice import Weights, intersected
 from bdpi.agents.buffers import stacked
 from bdpi.agents.checks import check_masks
 from bdpi.agents.collector import EpisodeRecord
-from bdpi.agents.draws import Draws
 from bdpi.agents.journal import Transition
 from bdpi.learner.interface import BoolArray, FloatArray
 
