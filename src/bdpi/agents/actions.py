@@ -223,3 +223,11 @@ class Actions:
             to_arrays(tensors), masks, lambda seen, allowed: self._preferred(learner, seen, followed, allowed)
         )
         return (actions if is_batch else only(actions)), (followed,)
+
+
+def generators(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:
+    """For training and for predictions. An environment with the same seed draws from ``default_rng(seed)``: an agent
+    that did so too would choose its actions by the very numbers that decide what becomes of them."""
+    if seed is None:
+        return np.random.default_rng(), np.random.default_rng()
+    return np.random.default_rng([seed, 4]), np.random.default_rng([seed, 1])

@@ -103,5 +103,5 @@ class Robot:
             agent.episodes.add([value], [True], [{}])  # for the agent's health
             self._draws.end_episodes([0], [value])
             self._draws.begin_episodes([0], agent._generator)
-            agent.log_episode(self.episodes)
+            agent.step_log.add(agent, self.episodes)
         return number
