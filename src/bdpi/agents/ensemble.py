@@ -220,7 +220,7 @@ class Ensemble(OffPolicyAlgorithm):
         self._diagnostics: dict[str, float] = {}
         self._autosave, self._checkup = Autosave(), Checkup()
         self.step_log = StepLog()
-        #: while :meth:`learn` lasts: rules of the critics and of the actor, and the scales that they are for
+        #: while :meth:`learn` trains: rules of the critics and of the actor, and the scales that they are for
         self._rules: tuple[Scales, CriticRule, ActorRule | None] | None = None
         if given["_init_setup_model"]:
             checks.check_capacity(self)
@@ -387,7 +387,8 @@ class Ensemble(OffPolicyAlgorithm):
             arguments = total_timesteps, callback, reset_num_timesteps, name, progress_bar
             total_timesteps, callback = self._setup_learn(*arguments)
             callback.on_training_start(locals(), globals())
-            self._rules = self.policy.scales, self.critic_rule(), self.actor_rule()
+            if not self._background.is_running:
+                self._rules = self.policy.scales, self.critic_rule(), self.actor_rule()
             while self.num_timesteps < total_timesteps:
                 rollout = self.collect_rollouts(
                     self.env,  # type: ignore[arg-type]
