@@ -153,6 +153,17 @@ class AgentLearner:
         transitions.scales = scales
         return transitions, batches
 
+    def compute(self, epochs: Epochs) -> None:
+        """Have the learner compute all of them."""
+        try:
+            asked = next(epochs)
+            while True:
+                asked = epochs.send(self.learner.epoch(*asked))
+        except StopIteration:
+            pass
+        finally:
+            epochs.close()
+
     def judge(
         self, number: int, transitions: Transitions, batches: IntArray, metrics: EpochMetrics, gamma: float, step: int
     ) -> dict[str, float]:

@@ -362,7 +362,7 @@ class Ensemble(OffPolicyAlgorithm):
     ) -> Self:
         """Learn for ``total_timesteps`` environment steps; the parameters are those of every SB3 algorithm."""
         arguments = total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
-        self._compute(self.learning(*arguments))
+        self.agent_learner.compute(self.learning(*arguments))
         return self
 
     def learning(
@@ -580,7 +580,7 @@ class Ensemble(OffPolicyAlgorithm):
         """Learning epochs: ``gradient_steps`` of them for each environment, so that their number per transition does
         not depend on how many environments run side by side."""
         if epochs := self._training(gradient_steps, batch_size):
-            self._compute(epochs)
+            self.agent_learner.compute(epochs)
 
     def _training(self, gradient_steps: int, batch_size: int) -> Epochs | tuple[()]:
         """Epochs to be computed now; those of a background are its own."""
@@ -594,17 +594,6 @@ class Ensemble(OffPolicyAlgorithm):
         elif held := self._experience(batch_size):
             return learn_epochs(self, epochs, batch_size, held)
         return ()
-
-    def _compute(self, epochs: Epochs) -> None:
-        """Have the agent's own learner compute epochs."""
-        try:
-            asked = next(epochs)
-            while True:
-                asked = epochs.send(self.agent_learner.learner.epoch(*asked))
-        except StopIteration:
-            pass
-        finally:
-            epochs.close()
 
     # -- acting -------------------------------------------------------------------------------------------------
 
@@ -782,7 +771,7 @@ class Ensemble(OffPolicyAlgorithm):
         held = self._experience()
         if held:
             self.step_log.open(self)
-            self._compute(learn_epochs(self, 1, self.batch_size, held))
+            self.agent_learner.compute(learn_epochs(self, 1, self.batch_size, held))
         return held > 0
 
     def _look_after(self) -> None:
