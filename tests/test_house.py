@@ -5,6 +5,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from transition import calls_of_a_step
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -28,3 +30,9 @@ def test_every_room_is_in_the_table():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     rooms = {path.parent.name for path in (ROOT / "src" / "bdpi").glob("*/__init__.py")}
     assert {room for room in rooms if f"`{room}`" not in text} == set()
+
+
+def test_a_transition_goes_through_few_functions_and_files():
+    calls = calls_of_a_step()
+    assert len(calls) <= 25
+    assert len({file for file, _ in calls}) <= 6

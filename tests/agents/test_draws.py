@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bdpi import BDPI
-from bdpi.agents.draws import Draws
+from bdpi.agents.actions import Draws
 from bdpi.learner.scales import Scales, range_of, scale_to_range, size_of
 
 

@@ -7,11 +7,11 @@ import pytest
 from gymnasium import spaces
 
 from bdpi.agents import ABCDQN, AGENTS, BDPI, ActorMimic, BootstrappedDQN, Ensemble
+from bdpi.agents.actions import draw
 from bdpi.agents.agent_file import declared
 from bdpi.agents.arguments import DEFAULTS, Settings
 from bdpi.agents.buffers import TransitionBuffer
 from bdpi.agents.collector import Collector, EpisodeRecord
-from bdpi.agents.draws import draw
 from bdpi.agents.journal import Journal
 from small import Walk
 
@@ -26,8 +26,7 @@ def new_collector() -> Collector:
 def collect(collector: Collector, reward: float, done: bool, info: dict, new_obs: np.ndarray = NEXT) -> int:
     rewards, dones, infos = np.array([reward], np.float32), np.array([done]), [info]
     collector.check(new_obs, rewards, dones, infos, [{}], step=1)
-    executed, next_obs, masks = collector.completed(np.array([0]), new_obs, dones, infos, "terminal_observation")
-    number = collector.store(SEEN, next_obs, executed, rewards, dones, infos, masks)
+    number = collector.store(SEEN, np.array([0]), new_obs, rewards, dones, infos)
     collector.stepped(dones, infos, [{}])
     return number
 

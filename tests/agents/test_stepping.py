@@ -321,9 +321,10 @@ class Slow(BDPI):
 
     has_time = threading.Event()
 
-    def _epoch(self, *arguments: Any) -> Any:
-        yield from super()._epoch(*arguments)
+    def _learn_once(self) -> bool:
+        learned = super()._learn_once()
         self.has_time.wait(0.5)
+        return learned
 
 
 def interrupt(*arguments: Any) -> None:
@@ -456,7 +457,7 @@ def test_a_failure_in_the_background_surfaces(monkeypatch):
     def fail(*arguments: Any) -> None:
         raise ValueError("learning diverged")
 
-    monkeypatch.setattr(agent, "_epoch", fail)
+    monkeypatch.setattr(agent.agent_learner.learner, "epoch", fail)
     agent.start_learning()
     agent.observe(**GOOD)
     agent._background._thread.join(60)
@@ -493,12 +494,12 @@ class Watched(BDPI):
 
     disturbed, is_learning = 0, threading.Event()
 
-    def _epoch(self, *arguments: Any) -> Any:
-        yield from super()._epoch(*arguments)
-        before = self.everything()
+    def _learn_once(self) -> bool:
+        learned, before = super()._learn_once(), self.everything()
         self.is_learning.set()
         time.sleep(0.03)
         self.disturbed += before != self.everything()
+        return learned
 
     def everything(self) -> tuple[Any, ...]:
         return state_of(self), id(self.replay_buffer), id(self.env), id(self._vec_normalize_env), id(self._generator)

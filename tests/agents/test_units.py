@@ -210,3 +210,18 @@ def test_units_that_do_not_suit_networks_are_found_where_nothing_scales_them(set
     ).learn(1100)
     found = {finding.code for finding in agent.health()} & {"observations-unscaled", "returns-unscaled"}
     assert found == ({"observations-unscaled", "returns-unscaled"} if settings else set())
+
+
+def test_rules_follow_the_scales():
+    """Learning asks for rules once, and again when scales change: a temperature is in the unit of the rewards."""
+    agent, found = ActorMimic("MlpPolicy", InUnits(), seed=1, temperature=2.0, **QUICK), []
+
+    def note(*_):
+        found.append((agent.hyperparameters().actor_rule, agent.actor_rule()))
+        return True
+
+    agent.learn(100, note)
+    assert all(used == asked for used, asked in found)
+    assert len({used for used, _ in found}) > 2
+    agent.temperature = 4.0
+    assert agent.hyperparameters().actor_rule == agent.actor_rule()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +17,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
 
 from bdpi import BDPI
-from bdpi.envs.wrappers import BinaryActionSearch
+from bdpi.envs.wrappers import BinaryActionSearch, DiscreteAction, IncrementalAction
 
 
 class Recorder(gym.Env[Any, Any]):
@@ -265,8 +266,9 @@ def test_bits_must_be_a_sensible_whole_number(bits: Any) -> None:
     ],
 )
 def test_other_action_spaces_are_refused(space: spaces.Space[Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        BinaryActionSearch(Recorder(space))
+    for wrap in (BinaryActionSearch, IncrementalAction, partial(DiscreteAction, n=5)):
+        with pytest.raises(ValueError, match=says):
+            wrap(Recorder(space))
 
 
 def test_the_remedy_for_unbounded_actions_works() -> None:

@@ -61,18 +61,6 @@ def test_n_must_be_a_sensible_whole_number(n: Any) -> None:
         DiscreteAction(gym.make("Pendulum-v1"), n)
 
 
-@pytest.mark.parametrize(
-    ("space", "says"),
-    [
-        (spaces.Box(-np.inf, np.inf, (1,)), "TransformAction"),
-        (spaces.Discrete(3), "choose these actions directly"),
-    ],
-)
-def test_other_action_spaces_are_refused(space: spaces.Space[Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        DiscreteAction(Echo(space), 5)
-
-
 def test_pendulum_with_five_torques_is_pendulum() -> None:
     env, pendulum = gym.make("PendulumTorques-v0"), gym.make("Pendulum-v1")
     assert env.action_space == spaces.Discrete(5)

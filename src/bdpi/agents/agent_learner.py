@@ -1,9 +1,10 @@
-"""Between an agent and its networks: what they see of observations, what they say in the user's units, how they act."""
+"""Between an agent and its networks: what they see, what they say in the user's units, how they act and learn."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from bdpi.agents.actions import mask_probabilities
+from bdpi.agents.metrics import diagnostics
 from bdpi.agents.spaces import NativeInputs, is_zero_based, shift_to_zero
-from bdpi.learner import EpochMetrics, Learner, Transitions
+from bdpi.learner import EpochMetrics, Hyperparameters, Learner, Transitions
 from bdpi.learner.functional import bind_parameters
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
 from bdpi.learner.native import NativeLearner
@@ -26,6 +28,7 @@ from bdpi.learner.tabular import TabularLearner, allowed
 if TYPE_CHECKING:
     from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
     from bdpi.agents.decisions import Decisions
+    from bdpi.agents.ensemble import Ensemble
     from bdpi.agents.policies import BDPIPolicy
 
 
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 DIAGNOSTICS_EVERY = 100
 #: Q-values this many times larger than the largest reward in every step would give have diverged.
 DIVERGED = 100.0
+
+#: Gives the arguments of :meth:`bdpi.learner.interface.Learner.epoch`, and wants what it returns.
+Epochs = Generator[tuple[Transitions, IntArray, IntArray, Hyperparameters], EpochMetrics | None, None]
 
 
 class AgentLearner:
@@ -55,8 +61,6 @@ class AgentLearner:
         self._inputs = inputs
         self._space = policy.decisions.observation_space
         self._starts_at_zero = is_zero_based(self._space)
-        #: the policy's scales when they were last asked for, and those of all inputs
-        self._known_scales: tuple[Scales, Scales] | None = None
         #: the actor that acts, in NumPy, where it is a perceptron on the CPU, and how it sees observations
         self._acting: tuple[Perceptron, NativeInputs] | None = None
 
@@ -88,7 +92,7 @@ class AgentLearner:
         seen = rows if is_ready else inputs(rows)
         (weights, bias), *others = network.layers
         if not inputs.one_hot:
-            scales = self._all_scales(inputs)
+            scales = self._policy.input_scales
             seen = (seen - scales.shift) * scales.factor
         y: FloatArray = (weights[seen] if inputs.one_hot else seen @ weights) + bias
         for weights, bias in others:
@@ -120,14 +124,7 @@ class AgentLearner:
         if self._inputs is None:
             return observations
         rows = self._inputs(observations)
-        return rows if self._inputs.one_hot else self._all_scales(self._inputs).inputs(rows)
-
-    def _all_scales(self, inputs: NativeInputs) -> Scales:
-        """Of all inputs, as they are now."""
-        scales, known = self._policy.scales, self._known_scales
-        if known is None or known[0] is not scales:
-            known = self._known_scales = scales, inputs.all_scales(scales)
-        return known[1]
+        return rows if self._inputs.one_hot else self._policy.input_scales.inputs(rows)
 
     # -- learning -----------------------------------------------------------------------------------------------
 
@@ -139,11 +136,11 @@ class AgentLearner:
         :param transitions: of the replay memory; changed
         """
         inputs, scales = self._inputs, self._policy.scales
-        if normalizer is None and inputs is not None and isinstance(self.learner, NativeLearner):
+        if normalizer is None and inputs is not None and inputs.is_bytes and isinstance(self.learner, NativeLearner):
             seen, following = inputs.bytes(transitions.observations), inputs.bytes(transitions.next_observations)
             if seen is not None and following is not None:
                 transitions.observations, transitions.next_observations = seen, following
-                transitions.scales = self._all_scales(inputs)
+                transitions.scales = self._policy.input_scales
                 return transitions, batches
         if normalizer is not None or (inputs is not None and not inputs.direct):
             transitions = gather(transitions, batches, normalizer, self._policy.decisions)
@@ -152,9 +149,20 @@ class AgentLearner:
             if not inputs.is_float or np.ndim(transitions.observations) != 2:  # type: ignore[arg-type]
                 transitions.observations = inputs(transitions.observations)
                 transitions.next_observations = inputs(transitions.next_observations)
-            scales = self._all_scales(inputs)
+            scales = self._policy.input_scales
         transitions.scales = scales
         return transitions, batches
+
+    def compute(self, epochs: Epochs) -> None:
+        """Have the learner compute all of them."""
+        try:
+            asked = next(epochs)
+            while True:
+                asked = epochs.send(self.learner.epoch(*asked))
+        except StopIteration:
+            pass
+        finally:
+            epochs.close()
 
     def judge(
         self, number: int, transitions: Transitions, batches: IntArray, metrics: EpochMetrics, gamma: float, step: int
@@ -312,3 +320,61 @@ def gather(
         None if transitions.masks is None else transitions.masks[index],
         None if transitions.next_masks is None else transitions.next_masks[index],
     )
+
+
+def learn_epochs(agent: Ensemble, n: int, batch_size: int, held: int) -> Epochs:
+    """Draw batches, have an epoch computed, and judge what came of it, n times.
+
+    :param held: how many transitions there are to learn from
+    """
+    generator, learner, memory = agent._generator, agent.agent_learner, agent.replay_buffer
+    if learner.learns_in_units:
+        follow_scales(agent, max(agent.num_timesteps, held))
+    hyperparameters, n_trained = agent.hyperparameters(), agent.critics_per_step or agent.n_critics
+    start = time.perf_counter()
+    for _ in range(n):
+        if agent.repeat_critics:
+            critics = generator.integers(agent.n_critics, size=n_trained)
+        else:
+            critics = generator.permutation(agent.n_critics)[:n_trained]
+        drawn = memory.batches(generator, (n_trained, batch_size), agent.demonstration_share, agent.env)
+        transitions, batches = learner.prepare(*drawn, agent._vec_normalize_env)
+        diagnose = agent._n_updates % DIAGNOSTICS_EVERY == 0
+        before = learner.opinions(transitions, batches[0])[0] if diagnose else None
+        metrics = yield transitions, batches, critics, hyperparameters
+        assert metrics is not None
+        found = learner.judge(agent._n_updates, transitions, batches, metrics, agent.gamma, agent.num_timesteps)
+        if before is not None:
+            agent._diagnostics = diagnostics(before, *learner.opinions(transitions, batches[0]))
+        agent._n_updates += 1
+        for name, value in {**found, **agent._diagnostics}.items():
+            agent.logger.record(name, value)
+    elapsed = time.perf_counter() - start
+    agent.logger.record("train/learning_rate", hyperparameters.learning_rate)
+    agent.logger.record("train/n_updates", agent._n_updates, exclude="tensorboard")
+    if n:
+        agent.logger.record("train/milliseconds_per_epoch", 1000 * elapsed / n)
+        if not agent._checkup.knows_cost:
+            agent._checkup.learned(agent, elapsed / n)
+    if agent._n_updates not in agent._checkup.seen_epochs:
+        agent._checkup.look_if_due(agent)
+
+
+def follow_scales(agent: Ensemble, experience: int) -> None:
+    """Estimate scales again, where that is due, or where the newest transition is far from what they are for.
+
+    :param experience: how many transitions were seen
+    """
+    normalizer, before, size, inputs = agent._vec_normalize_env, agent.policy.scales, None, None
+    if agent.return_size is not None and not (normalizer is not None and normalizer.norm_reward):
+        # What Adam can change in an epoch grows with the width of networks and with its steps.
+        width = agent.policy.critic_arch[-1] if agent.policy.critic_arch else 32
+        size = agent.return_size * width / 32 * (agent.fit_steps or agent.policy.default_fit_steps) / 20
+    if normalizer is None or not normalizer.norm_obs:
+        inputs = agent.observation_size
+    learner, memory, units = agent.agent_learner, agent.replay_buffer, (inputs, size)
+    if experience >= agent.scale_estimator.due or learner.may_be_far(memory, *units):
+        scales = agent.scale_estimator.estimate(before, learner, memory, experience, *units, agent.rare_rewards)
+        if scales is not before:
+            with agent._background.acting:
+                learner.set_scales(scales)

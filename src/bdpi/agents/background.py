@@ -62,7 +62,7 @@ class Background:
     def __init__(
         self,
         epoch: Callable[[], object],
-        has_experience: Callable[[], bool],
+        has_experience: Callable[[], object],
         look_after: Callable[[], object],
         learned: Tensor,
         published: Tensor,

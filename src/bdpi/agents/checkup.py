@@ -80,7 +80,9 @@ class Checkup:
         self.values: deque[tuple[int, float, float]] = deque(maxlen=_VALUES)
         self._said: set[str] = set()
         self._saw_endless = False
-        self._timed_one = self._knows_cost = False
+        self._timed_one = False
+        #: what epochs cost was said, or is not worth saying
+        self.knows_cost = False
         #: steps that an episode may have
         self.most_steps = health.ENDLESS_STEPS
 
@@ -112,12 +114,10 @@ class Checkup:
 
         :param seconds: that an epoch took
         """
-        if self._knows_cost:
-            return
         is_first, self._timed_one = not self._timed_one, True
         warms_up = is_first and agent.learner_name == "torch" and SLOW <= seconds < SLOW + _WARM_UP
-        self._knows_cost = not warms_up
-        if self._knows_cost:
+        self.knows_cost = not warms_up
+        if self.knows_cost:
             say_cost(agent, seconds)
 
     def after_step(self, record: EpisodeRecord) -> None:

@@ -79,6 +79,8 @@ class Collector:
         #: has the replay memory changed later, while a thread learns from it; None: it is changed at once
         self.defer: Callable[[Callable[[], object]], object] | None = None
         self._is_box = isinstance(observation_space, spaces.Box)
+        #: the step that was checked last ended no episode, and there is nothing to know of it but its numbers
+        self.is_plain = False
         #: after the step that was checked last, and where the next actions are taken; None: no environment gave one
         self._next_masks: BoolArray | None = None
         self._upcoming_masks: BoolArray | None = None
@@ -98,7 +100,7 @@ class Collector:
     ) -> None:
         """Refuse what cannot be learned from, before it is counted, normalised or stored.
 
-        :param reset_infos: of the last resets, where episodes have ended
+        :param reset_infos: of the last resets; needed where episodes have ended
         :param step: its number, for messages
         """
         is_asked = self.ask is not None and self.ask.asked is not None
@@ -107,7 +109,9 @@ class Collector:
         # a sum of numbers is finite only if all of them are
         if is_plain and math.isfinite(np.add.reduce(new_obs, axis=None)) and math.isfinite(sum(rewards.tolist())):
             self._next_masks = self._upcoming_masks = None
+            self.is_plain = self.masks is None and not self._masked_resets
             return
+        self.is_plain = False
         for index, info in enumerate(infos):
             checks.check_finite("reward", rewards[index], step, index)
             self.check_observation("observation", row_of(new_obs, index), index, step)
@@ -170,14 +174,11 @@ class Collector:
 
     # -- a step -------------------------------------------------------------------------------------------------
 
-    def completed(
+    def _completed(
         self, actions: Any, new_obs: Any, dones: Any, infos: list[dict[str, Any]], last_one: str
     ) -> tuple[Any, Any, Masks | None]:
-        """Of a step that was checked: the actions that were executed (``info["executed_action"]``), the observations
-        they led to, of which environments show the first of the next episode instead, and the masks before and after.
-
-        :param last_one: where infos have the last observation of an episode
-        """
+        """Of a step: the actions that were executed (``info["executed_action"]``), the observations they led to, of
+        which environments show the first of the next episode instead, and the masks before and after."""
         executed = list(actions) if isinstance(actions, list) else actions.copy()
         is_dict = isinstance(new_obs, dict)
         next_obs = {key: part.copy() for key, part in new_obs.items()} if is_dict else new_obs.copy()
@@ -195,14 +196,21 @@ class Collector:
     def store(
         self,
         observations: Any,
-        next_observations: Any,
         actions: Any,
+        new_obs: Any,
         rewards: FloatArray,
         dones: Any,
         infos: list[dict[str, Any]],
-        masks: Masks | None,
+        last_one: str = "terminal_observation",
     ) -> int:
-        """Keep one transition of each environment. Returns the number of the last one in the journal."""
+        """Keep one transition of each environment, of a step that was checked. Returns the number of the last one in
+        the journal.
+
+        :param last_one: where infos have the last observation of an episode
+        """
+        next_observations, masks = new_obs, None
+        if not self.is_plain:
+            actions, next_observations, masks = self._completed(actions, new_obs, dones, infos, last_one)
         journaled, is_plain = self.journaled, self.decisions.is_plain
         by_transition = not is_plain or self.frames is not None
         self.has_seen_masks |= masks is not None
@@ -236,8 +244,8 @@ class Collector:
         return journaled
 
     def stepped(self, dones: Any, infos: list[dict[str, Any]], reset_infos: Any) -> None:
-        """The step is stored: go on to the masks of the states that environments are in now, and warn of an environment
-        that gives masks at reset only, or at steps only."""
+        """A step is stored that is not plain: go on to the masks of the states that environments are in now, and warn
+        of an environment that gives masks at reset only, or at steps only."""
         self.masks = self._upcoming_masks
         resets, self._masked_resets = self._masked_resets, {}
         for index, at_reset in resets.items():

@@ -61,7 +61,8 @@ class Decisions:
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], bits: int = DEFAULT_BITS
     ) -> None:
         self._factors = factors_of(action_space, bits)
-        self._own, self._own_actions = observation_space, action_space
+        #: of the environment
+        self._own, self.own_actions = observation_space, action_space
         #: actions are one number, and nothing is to be done
         self.is_plain = isinstance(action_space, spaces.Discrete)
         #: of Discrete actions, the number of the first one
@@ -107,7 +108,7 @@ class Decisions:
             chosen = choose(self._seen(rows, made), self.allowed(masks, number, n))
             made = np.concatenate([made, (chosen - self._bounds[number])[:, None]], axis=1)
         actions = [self._factors.value(each) for each in made]
-        return actions if isinstance(self._own_actions, spaces.Tuple | spaces.Dict) else np.stack(actions)
+        return actions if isinstance(self.own_actions, spaces.Tuple | spaces.Dict) else np.stack(actions)
 
     def allowed(self, masks: BoolArray | None, number: int, n: int) -> BoolArray:
         """Which outputs may be chosen at a decision, (n, n_outputs).

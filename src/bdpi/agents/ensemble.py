@@ -14,39 +14,31 @@ import io
 import math
 import os
 import pathlib
-import time
 import warnings
-from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import is_wrapped, unwrap_wrapper
-from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, Schedule, TrainFreq
 from stable_baselines3.common.utils import (
     FloatSchedule,
-    configure_logger,
     get_system_info,
     should_collect_more_steps,
 )
 from stable_baselines3.common.vec_env import VecEnv
-from stable_baselines3.her import HerReplayBuffer
 
 from bdpi.agents import checks, hub
-from bdpi.agents.actions import Actions
+from bdpi.agents.actions import Actions, Draws, generators
 from bdpi.agents.advice import Advice, Advisor, check_advisors
 from bdpi.agents.agent_file import check_arguments, load_agent, load_parameters, save_agent
-from bdpi.agents.agent_learner import DIAGNOSTICS_EVERY, AgentLearner
+from bdpi.agents.agent_learner import AgentLearner, Epochs, learn_epochs
 from bdpi.agents.arguments import OF_SB3, Settings, check_policy_arguments, common_arguments, complete, show_all
 from bdpi.agents.autosave import Autosave
 from bdpi.agents.background import Background, Idle
@@ -56,28 +48,25 @@ from bdpi.agents.collector import ORIGINAL, Collector, EpisodeRecord, row_of
 from bdpi.agents.copies import restore, state_of
 from bdpi.agents.decisions import Decisions
 from bdpi.agents.demonstrations import transitions_of
-from bdpi.agents.draws import Draws
 from bdpi.agents.encoding import Arrays
-from bdpi.agents.environments import make_if_id
+from bdpi.agents.environments import checked, make_if_id
 from bdpi.agents.files import File
 from bdpi.agents.frames import Frames, normalized, stacked_space
 from bdpi.agents.health import Finding
-from bdpi.agents.hindsight import HindsightBuffer, hindsight_settings
 from bdpi.agents.inputs import Inputs
 from bdpi.agents.journal import Journal, Transition
 from bdpi.agents.learners import network_learner
-from bdpi.agents.logs import LenientLogger, record_state
+from bdpi.agents.logs import LenientLogger, StepLog, record_state
 from bdpi.agents.masks import MaskSource, reset_infos
-from bdpi.agents.metrics import diagnostics
+from bdpi.agents.memories import MemoryChoice, choose_memory
 from bdpi.agents.normalizing import update_normalizer
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
 from bdpi.agents.scales import ScaleEstimator
 from bdpi.envs.factors import DEFAULT_BITS
-from bdpi.envs.wrappers.checked import Checked
 from bdpi.envs.wrappers.retracing import CONTINUED
-from bdpi.learner import Hyperparameters, Transitions, native
+from bdpi.learner import Hyperparameters, native
 from bdpi.learner.arrangement import Precision
-from bdpi.learner.interface import EpochMetrics, FloatArray, IntArray
+from bdpi.learner.interface import FloatArray, IntArray
 from bdpi.learner.registry import LearnerChoice
 from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule, check_rule
 from bdpi.learner.scales import Scales
@@ -86,13 +75,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Self = TypeVar("Self", bound="Ensemble")
-#: Gives the arguments of :meth:`bdpi.learner.interface.Learner.epoch`, and wants what it returns.
-Epochs = Generator[tuple[Transitions, IntArray, IntArray, Hyperparameters], EpochMetrics | None, None]
 
 _MOST_DUE = 8  # epochs that learn() lets the background fall behind
-#: What SB3's users may ask for, and what it becomes.
-SB3_MEMORIES = (None, ReplayBuffer, DictReplayBuffer, NStepReplayBuffer, HerReplayBuffer)
-OWN_MEMORIES = (TransitionBuffer, DictTransitionBuffer, HindsightBuffer)
 
 
 class Ensemble(OffPolicyAlgorithm):
@@ -173,7 +157,7 @@ class Ensemble(OffPolicyAlgorithm):
     scale_estimator: ScaleEstimator
     #: of the actor; None: the critics'. Agents with an actor have it as an argument.
     actor_learning_rate: float | Schedule | None = None
-    #: for how long random numbers are kept, see :class:`~bdpi.agents.draws.Draws`; an argument of agents with an actor
+    #: for how long random numbers are kept, see :class:`~bdpi.agents.actions.Draws`; with an actor, an argument
     persistence: float = 1.0
     #: weight of a fixed random function in each critic
     prior_scale: float = 0.0
@@ -221,7 +205,7 @@ class Ensemble(OffPolicyAlgorithm):
         self._generator: np.random.Generator
         #: the policy's, which draws stochastic predictions; here, because it is saved too
         self._predict_generator: np.random.Generator
-        self._generator, self._predict_generator = _generators(self.seed)
+        self._generator, self._predict_generator = generators(self.seed)
         self._background: Background | Idle = Idle()
         #: epochs that were left when learning in the background was stopped
         self._epochs_due = 0.0
@@ -235,8 +219,9 @@ class Ensemble(OffPolicyAlgorithm):
         #: entropy and the like, as they were last computed
         self._diagnostics: dict[str, float] = {}
         self._autosave, self._checkup = Autosave(), Checkup()
-        #: of the step API that are not logged yet
-        self._ended: deque[dict[str, float]] = deque()
+        self.step_log = StepLog()
+        #: while :meth:`learn` trains: rules of the critics and of the actor, and the scales that they are for
+        self._rules: tuple[Scales, CriticRule, ActorRule | None] | None = None
         if given["_init_setup_model"]:
             checks.check_capacity(self)
             checks.check_learning_rate("learning_rate", self.learning_rate)
@@ -257,13 +242,7 @@ class Ensemble(OffPolicyAlgorithm):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        if isinstance(env, gym.Env) and not is_wrapped(env, Checked):  # which says which step was wrong, and why
-            monitor = unwrap_wrapper(env, Monitor)
-            if monitor is None:
-                env = Checked(env)
-            else:
-                monitor.env = Checked(monitor.env)  # inside, where SB3 would have put the Monitor
-        wrapped = OffPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+        wrapped = OffPolicyAlgorithm._wrap_env(checked(env), verbose, monitor_wrapper)
         checks.check_normalization(wrapped)
         return wrapped
 
@@ -279,7 +258,9 @@ class Ensemble(OffPolicyAlgorithm):
                 self.device = torch.device("cpu")  # where small networks are fastest
         bits = self.policy_kwargs.get("action_bits", DEFAULT_BITS)
         self.decisions = Decisions(self.observation_space, self.action_space, bits)
-        self._choose_memory()
+        asked = MemoryChoice(self.replay_buffer_class, self.replay_buffer_kwargs, self.n_steps, self.hindsight)
+        chosen = choose_memory(asked, self.observation_space, self.decisions)
+        self.replay_buffer_class, self.replay_buffer_kwargs, self.n_steps, self.hindsight = chosen
         if self.replay_buffer is None:
             self.replay_buffer = self._make_memory()
         n_steps, self.n_steps = self.n_steps, 1  # SB3 warns of n_steps where the memory is not its own
@@ -312,46 +293,22 @@ class Ensemble(OffPolicyAlgorithm):
         if self.journal is not None:
             self._open_journal(self.journal)
 
-    def _choose_memory(self) -> None:
-        """What does here as the replay memory that was asked for does in SB3."""
-        asked, kwargs = self.replay_buffer_class, dict(self.replay_buffer_kwargs)
-        if asked is NStepReplayBuffer:
-            self.n_steps = kwargs.get("n_steps", self.n_steps)
-        if asked is HerReplayBuffer:
-            self.hindsight = hindsight_settings(kwargs, self.observation_space)
-        if self.hindsight is not None and not self.decisions.is_plain:
-            raise ValueError(f"HerReplayBuffer is for Discrete actions, but the action space is {self.action_space}")
-        if self.hindsight is not None and self.n_steps > 1:
-            raise ValueError(f"n_steps={self.n_steps} is not possible with HerReplayBuffer: leave n_steps at 1")
-        if asked in SB3_MEMORIES or asked in OWN_MEMORIES:
-            is_dict = isinstance(self.observation_space, spaces.Dict)
-            plain = DictTransitionBuffer if is_dict else TransitionBuffer
-            self.replay_buffer_class = plain if self.hindsight is None else HindsightBuffer
-            self.replay_buffer_kwargs = {}
-        elif not (isinstance(asked, type) and issubclass(asked, TransitionBuffer | DictTransitionBuffer)):
-            raise ValueError(
-                f"replay_buffer_class is {asked!r}: transitions need a discount each, so that it has to be derived "
-                "from TransitionBuffer or DictTransitionBuffer of bdpi.agents.buffers, or be SB3's HerReplayBuffer"
-            )
-
     def _make_memory(self) -> TransitionBuffer | DictTransitionBuffer:
         of = self.decisions
         sizes = self.buffer_size, of.observation_space, of.action_space, self.device, self.n_envs
-        arguments = {"optimize_memory_usage": self.optimize_memory_usage, **self._memory_arguments()}
-        memory = self.replay_buffer_class(*sizes, **arguments)  # type: ignore[misc, arg-type]
+        own = {"gamma": self.gamma, "n_steps": self.n_steps * of.n, "n_stack": self.n_stack}
+        arguments = {"optimize_memory_usage": self.optimize_memory_usage, **self.replay_buffer_kwargs, **own}
+        memory = self.replay_buffer_class(*sizes, **arguments, **(self.hindsight or {}))  # type: ignore[misc, arg-type]
         assert isinstance(memory, TransitionBuffer | DictTransitionBuffer)
         return memory
 
-    def _memory_arguments(self) -> dict[str, Any]:
-        own = {"gamma": self.gamma, "n_steps": self.n_steps * self.decisions.n, "n_stack": self.n_stack}
-        return {**self.replay_buffer_kwargs, **own, **(self.hindsight or {})}
-
     def critic_rule(self) -> CriticRule:
-        """How critics move towards their new estimates."""
+        """How critics move towards their new estimates. Asked when :meth:`learn` begins, and when scales change."""
         return ClippedDouble(self.critic_step_size)
 
     def actor_rule(self) -> ActorRule | None:
-        """How the actor follows a critic; None: there is no actor, and each episode follows a critic."""
+        """How the actor follows a critic; None: there is no actor, and each episode follows a critic. Asked as
+        :meth:`critic_rule` is."""
         return None
 
     def _make_learner(self) -> AgentLearner:
@@ -383,7 +340,7 @@ class Ensemble(OffPolicyAlgorithm):
         with self.learning_paused():
             super().set_random_seed(seed)
             if seed is not None and hasattr(self, "collector"):  # else a loaded agent is set up
-                self._generator, self._predict_generator = _generators(seed)
+                self._generator, self._predict_generator = generators(seed)
                 self.policy.generator = self._predict_generator
                 self._begun = False  # act draws what it draws at the beginning of an episode, too
 
@@ -404,9 +361,8 @@ class Ensemble(OffPolicyAlgorithm):
         progress_bar: bool = False,
     ) -> Self:
         """Learn for ``total_timesteps`` environment steps; the parameters are those of every SB3 algorithm."""
-        self._compute(
-            self.learning(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
-        )
+        arguments = total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
+        self.agent_learner.compute(self.learning(*arguments))
         return self
 
     def learning(
@@ -431,6 +387,8 @@ class Ensemble(OffPolicyAlgorithm):
             arguments = total_timesteps, callback, reset_num_timesteps, name, progress_bar
             total_timesteps, callback = self._setup_learn(*arguments)
             callback.on_training_start(locals(), globals())
+            if not self._background.is_running:
+                self._rules = self.policy.scales, self.critic_rule(), self.actor_rule()
             while self.num_timesteps < total_timesteps:
                 rollout = self.collect_rollouts(
                     self.env,  # type: ignore[arg-type]
@@ -447,6 +405,7 @@ class Ensemble(OffPolicyAlgorithm):
             callback.on_training_end()
             finished = True
         finally:
+            self._rules = None
             if starts:
                 self.stop_learning(finish=finished)
         with self.learning_paused():
@@ -509,11 +468,13 @@ class Ensemble(OffPolicyAlgorithm):
                 actions = self.actions.take(self.agent_learner, seen, collector.masks, self._generator, advised)
             try:
                 new_obs, rewards, dones, infos = env.step(actions)
-                begun, n_ended = reset_infos(env), sum(dones.tolist())
+                n_ended = sum(dones.tolist())
+                begun = reset_infos(env) if n_ended else []
                 if self._vec_normalize_env is None:
                     collector.check(new_obs, rewards, dones, infos, begun, self.num_timesteps + self.n_envs)
                 self._store_step(actions, new_obs, rewards, dones, infos, n_ended)
-                collector.stepped(dones, infos, begun)
+                if not collector.is_plain:
+                    collector.stepped(dones, infos, begun)
                 if n_ended:
                     self._begin_episodes(np.flatnonzero(dones), ended=True)
             except BaseException:
@@ -558,12 +519,11 @@ class Ensemble(OffPolicyAlgorithm):
         else:
             original, rewards = normalizer.get_original_obs(), normalizer.get_original_reward()
         last_one = "terminal_observation" if normalizer is None else ORIGINAL
-        executed, next_obs, masks = collector.completed(actions, original, dones, infos, last_one)
         with self._background.observing:
             if collector.journal is not None:
                 self._catch_up()
             before = self._last_original_obs
-            journaled = collector.store(before, next_obs, executed, rewards, dones, infos, masks)
+            journaled = collector.store(before, actions, original, rewards, dones, infos, last_one)
             self.num_timesteps, collector.journaled = self.num_timesteps + len(infos), journaled
             self.episodes.add(rewards, dones, infos)
             self._last_obs = new_obs
@@ -597,6 +557,10 @@ class Ensemble(OffPolicyAlgorithm):
 
     def hyperparameters(self) -> Hyperparameters:
         """Those of the next epoch, the learning rates following their schedules."""
+        rules = self._rules
+        if rules is None or rules[0] is not self.policy.scales:
+            rules = self.policy.scales, self.critic_rule(), self.actor_rule()
+            self._rules = None if self._rules is None else rules
         progress = max(0.0, self._current_progress_remaining)  # several environments may step beyond the end
         learning_rate, actor_learning_rate = self.lr_schedule(progress), self._actor_lr_schedule(progress)
         if not (0 <= learning_rate < math.inf and 0 <= actor_learning_rate < math.inf):
@@ -605,19 +569,21 @@ class Ensemble(OffPolicyAlgorithm):
         return Hyperparameters(
             critic_iterations=self.critic_iterations,
             fit_steps=self.fit_steps or self.policy.default_fit_steps,
-            critic_rule=self.critic_rule(),
+            critic_rule=rules[1],
             learning_rate=learning_rate,
             actor_learning_rate=actor_learning_rate,
-            actor_rule=self.actor_rule(),
+            actor_rule=rules[2],
             repeats=self.repeat_critics,
         )
 
     def train(self, gradient_steps: int, batch_size: int) -> None:
         """Learning epochs: ``gradient_steps`` of them for each environment, so that their number per transition does
         not depend on how many environments run side by side."""
-        self._compute(self._training(gradient_steps, batch_size))
+        if epochs := self._training(gradient_steps, batch_size):
+            self.agent_learner.compute(epochs)
 
-    def _training(self, gradient_steps: int, batch_size: int) -> Epochs:
+    def _training(self, gradient_steps: int, batch_size: int) -> Epochs | tuple[()]:
+        """Epochs to be computed now; those of a background are its own."""
         epochs = self.decisions.n * (gradient_steps if self.gradient_steps < 0 else gradient_steps * self.n_envs)
         if isinstance(self._background, Background):
             # Have these steps learned from, and do not run too far ahead.
@@ -625,74 +591,9 @@ class Ensemble(OffPolicyAlgorithm):
             self._background.make(epochs)
             self._background.wait_until_due(_MOST_DUE)
             self._background.check()
-        elif self._can_learn(batch_size):
-            yield from self._learn_epochs(epochs, batch_size, self.replay_buffer.n_held)
-
-    def _compute(self, epochs: Epochs) -> None:
-        """Have the agent's own learner compute epochs."""
-        try:
-            asked = next(epochs)
-            while True:
-                asked = epochs.send(self.agent_learner.learner.epoch(*asked))
-        except StopIteration:
-            pass
-        finally:
-            epochs.close()
-
-    def _learn_epochs(self, epochs: int, batch_size: int, held: int) -> Epochs:
-        if self.agent_learner.learns_in_units:
-            self._follow_scales(max(self.num_timesteps, held))
-        hyperparameters = self.hyperparameters()
-        start = time.perf_counter()
-        for _ in range(epochs):
-            yield from self._epoch(hyperparameters, batch_size)
-        elapsed = time.perf_counter() - start
-        self.logger.record("train/learning_rate", hyperparameters.learning_rate)
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        if epochs:
-            self.logger.record("train/milliseconds_per_epoch", 1000 * elapsed / epochs)
-            self._checkup.learned(self, elapsed / epochs)
-        if self._n_updates not in self._checkup.seen_epochs:
-            self._checkup.look_if_due(self)
-
-    def _follow_scales(self, experience: int) -> None:
-        """Estimate scales again, where that is due, or where the newest transition is far from what they are for.
-
-        :param experience: how many transitions were seen
-        """
-        normalizer, before, size, inputs = self._vec_normalize_env, self.policy.scales, None, None
-        if self.return_size is not None and not (normalizer is not None and normalizer.norm_reward):
-            # What Adam can change in an epoch grows with the width of networks and with its steps.
-            width = self.policy.critic_arch[-1] if self.policy.critic_arch else 32
-            size = self.return_size * width / 32 * (self.fit_steps or self.policy.default_fit_steps) / 20
-        if normalizer is None or not normalizer.norm_obs:
-            inputs = self.observation_size
-        learner, memory, units = self.agent_learner, self.replay_buffer, (inputs, size)
-        if experience >= self.scale_estimator.due or learner.may_be_far(memory, *units):
-            scales = self.scale_estimator.estimate(before, learner, memory, experience, *units, self.rare_rewards)
-            if scales is not before:
-                with self._background.acting:
-                    learner.set_scales(scales)
-
-    def _epoch(self, hyperparameters: Hyperparameters, batch_size: int) -> Epochs:
-        generator, learner, memory = self._generator, self.agent_learner, self.replay_buffer
-        n_trained = self.critics_per_step or self.n_critics
-        if self.repeat_critics:
-            critics = generator.integers(self.n_critics, size=n_trained)
-        else:
-            critics = generator.permutation(self.n_critics)[:n_trained]
-        drawn = memory.batches(generator, (n_trained, batch_size), self.demonstration_share, self.env)
-        transitions, batches = learner.prepare(*drawn, self._vec_normalize_env)
-        diagnose = self._n_updates % DIAGNOSTICS_EVERY == 0
-        before = learner.opinions(transitions, batches[0])[0] if diagnose else None
-        metrics = yield transitions, batches, critics, hyperparameters
-        assert metrics is not None
-        found = learner.judge(self._n_updates, transitions, batches, metrics, self.gamma, self.num_timesteps)
-        if before is not None:
-            self._diagnostics = diagnostics(before, *learner.opinions(transitions, batches[0]))
-        self._n_updates += 1
-        for name, value in {**found, **self._diagnostics}.items():
-            self.logger.record(name, value)
+        elif held := self._experience(batch_size):
+            return learn_epochs(self, epochs, batch_size, held)
+        return ()
 
     # -- acting -------------------------------------------------------------------------------------------------
 
@@ -832,7 +733,7 @@ class Ensemble(OffPolicyAlgorithm):
             if done:
                 self._begin_episodes(np.array([0]), ended=True)
         if done:
-            self.log_episode(self.episodes)
+            self.step_log.add(self, self.episodes)
 
     def remember(self, step: Transition) -> int:
         """Store a transition that the collector has checked, and count it only then. Returns its number in the journal.
@@ -840,7 +741,7 @@ class Ensemble(OffPolicyAlgorithm):
         :meth:`observe` does this for the only robot, and :class:`bdpi.agents.robots.Robot` for one of several.
         """
         collector = self.collector
-        self._open_log()
+        self.step_log.open(self)
         with self._background.observing:
             if collector.journal is not None:
                 self._catch_up()
@@ -867,45 +768,20 @@ class Ensemble(OffPolicyAlgorithm):
         return has_learned
 
     def _learn_once(self) -> bool:
-        if not self._can_learn():
-            return False
-        self._open_log()
-        self._compute(self._learn_epochs(1, self.batch_size, self.replay_buffer.n_held))
-        return True
-
-    def _open_log(self) -> None:
-        """That of ``tensorboard_log``, where it is not :meth:`learn` that opens it."""
-        if not hasattr(self, "_logger"):
-            self._logger = logger = LenientLogger(self.tensorboard_log, [])
-            if self.tensorboard_log is not None:
-                wanted = 0, self.tensorboard_log, type(self).__name__, self.num_timesteps == 0
-                logger.attempt(
-                    "tensorboard", lambda: logger.output_formats.extend(configure_logger(*wanted).output_formats)
-                )
-        if self._logger.output_formats and self.ep_info_buffer is None:
-            self.start_time, self._num_timesteps_at_start = time.time_ns(), self.num_timesteps
-            self.ep_info_buffer, self.ep_success_buffer = (deque(maxlen=self._stats_window_size) for _ in range(2))
-
-    def log_episode(self, record: EpisodeRecord) -> None:
-        """Log an episode that was observed: now, or in the background, for which ``observe`` does not wait."""
-        if self._logger.output_formats:
-            self._ended.append({"r": record.last[0], "l": record.lengths[0]})
-            if not self._background.is_running:
-                self._log_episodes()
-
-    def _log_episodes(self) -> None:
-        while self._ended:
-            assert self.ep_info_buffer is not None
-            self.ep_info_buffer.append(self._ended.popleft())
-            self.dump_logs()
+        held = self._experience()
+        if held:
+            self.step_log.open(self)
+            self.agent_learner.compute(learn_epochs(self, 1, self.batch_size, held))
+        return held > 0
 
     def _look_after(self) -> None:
         self._save_if_due()
-        self._log_episodes()
+        self.step_log.write(self)
 
-    def _can_learn(self, batch_size: int | None = None) -> bool:
-        has_started = self._n_updates > 0 or self.num_timesteps >= self.learning_starts
-        return has_started and self.replay_buffer.n_held >= (batch_size or self.batch_size)
+    def _experience(self, batch_size: int | None = None) -> int:
+        """How many transitions there are to learn from; 0: too few yet."""
+        held, has_started = self.replay_buffer.n_held, self._n_updates > 0 or self.num_timesteps >= self.learning_starts
+        return held if has_started and held >= (batch_size or self.batch_size) else 0
 
     def add_demonstrations(self, dataset: Any, share: float = 0.25) -> int:
         """Learn from other transitions than the agent's own, too; returns how many there are.
@@ -953,8 +829,8 @@ class Ensemble(OffPolicyAlgorithm):
             )
         self._epochs_per_step()  # says what is wrong with train_freq before anything is observed
         published = learned.detach().cpu().clone()
-        methods = self._learn_once, self._can_learn, self._look_after
-        self._open_log()
+        methods = self._learn_once, self._experience, self._look_after
+        self.step_log.open(self)
         try:
             self.agent_learner.act_with(published)
             self._background = background = Background(*methods, learned, published, self._epochs_due)
@@ -991,7 +867,7 @@ class Ensemble(OffPolicyAlgorithm):
         self.collector.defer = None
         self._background = Idle()  # only now: after an interruption before, it can be stopped again
         background.check()
-        self._log_episodes()
+        self.step_log.write(self)
 
     def learning_held(self) -> contextlib.AbstractContextManager[Any]:
         """While this lasts, networks and memory stay as they are. ``observe`` does not wait for it: what is observed
@@ -1218,11 +1094,3 @@ show_all(Ensemble, common_arguments())
 
 def _same(first: dict[str, Any], second: dict[str, Any]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name].cpu(), second[name].cpu()) for name in first)
-
-
-def _generators(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:
-    """For training and for predictions. An environment with the same seed draws from ``default_rng(seed)``: an agent
-    that did so too would choose its actions by the very numbers that decide what becomes of them."""
-    if seed is None:
-        return np.random.default_rng(), np.random.default_rng()
-    return np.random.default_rng([seed, 4]), np.random.default_rng([seed, 1])

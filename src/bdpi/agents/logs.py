@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -12,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from stable_baselines3.common.logger import DISABLED, FormatUnsupportedError, KVWriter, Logger
+from stable_baselines3.common.utils import configure_logger as sb3_logger
 
 from bdpi.agents.agent_learner import DIAGNOSTICS_EVERY
 from bdpi.agents.checkup import values_and_returns
 from bdpi.agents.log_writers import About, CSVWriter, InThread, MLflowWriter, TensorBoardWriter, WandbWriter
 
 if TYPE_CHECKING:
+    from bdpi.agents.collector import EpisodeRecord
     from bdpi.agents.ensemble import Ensemble
 
 Service = Literal["tensorboard", "wandb", "mlflow", "csv"]
@@ -123,3 +127,36 @@ def record_state(agent: Ensemble) -> None:
         logger.record("train/q_expected", expected)
         logger.record("train/q_followed", followed)
         logger.record("train/q_error", float(np.abs(q - returns).mean()))
+
+
+class StepLog:
+    """The log of an agent that is told of its steps by ``observe``: an entry for each episode."""
+
+    def __init__(self) -> None:
+        #: episodes that are not logged yet
+        self._ended: deque[dict[str, float]] = deque()
+
+    def open(self, agent: Ensemble) -> None:
+        """Open it, if it is not open, and if ``learn`` has not opened its own."""
+        if not hasattr(agent, "_logger"):
+            agent._logger = logger = LenientLogger(agent.tensorboard_log, [])
+            if agent.tensorboard_log is not None:
+                wanted = 0, agent.tensorboard_log, type(agent).__name__, agent.num_timesteps == 0
+                logger.attempt("tensorboard", lambda: logger.output_formats.extend(sb3_logger(*wanted).output_formats))
+        if agent._logger.output_formats and agent.ep_info_buffer is None:
+            agent.start_time, agent._num_timesteps_at_start = time.time_ns(), agent.num_timesteps
+            agent.ep_info_buffer, agent.ep_success_buffer = (deque(maxlen=agent._stats_window_size) for _ in range(2))
+
+    def add(self, agent: Ensemble, record: EpisodeRecord) -> None:
+        """Log an episode that has ended: now, or in the background, for which ``observe`` does not wait."""
+        if agent._logger.output_formats:
+            self._ended.append({"r": record.last[0], "l": record.lengths[0]})
+            if not agent._background.is_running:
+                self.write(agent)
+
+    def write(self, agent: Ensemble) -> None:
+        """Write what was added."""
+        while self._ended:
+            assert agent.ep_info_buffer is not None
+            agent.ep_info_buffer.append(self._ended.popleft())
+            agent.dump_logs()

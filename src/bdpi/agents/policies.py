@@ -21,9 +21,8 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import Tensor, nn
 
-from bdpi.agents.actions import mask_probabilities
+from bdpi.agents.actions import draw, mask_probabilities
 from bdpi.agents.decisions import Decisions, only
-from bdpi.agents.draws import draw
 from bdpi.agents.extractors import Convolutions, combined_extractor
 from bdpi.agents.spaces import NativeInputs, preprocess, scaled_parts, shift_to_zero, to_arrays, zero_based
 from bdpi.envs.factors import DEFAULT_BITS
@@ -159,8 +158,7 @@ class BDPIPolicy(BasePolicy):
         self.register_buffer("observation_factor", torch.ones(sum(self.scaled_parts.values())))
         #: shift, factor, and whether they were estimated
         self.register_buffer("return_scale", torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
-        #: how networks see observations (all numbers of all parts that are scaled, side by side) and returns
-        self.scales = Scales.none(len(self.observation_shift))
+        self._use(Scales.none(len(self.observation_shift)))
         self.register_load_state_dict_post_hook(type(self)._read_scales)  # type: ignore[no-untyped-call]
         self.actor: Network | None = self._make_network(self.actor_arch)
         self._features_dim = int(self.actor.features_dim)
@@ -218,7 +216,7 @@ class BDPIPolicy(BasePolicy):
 
     def set_scales(self, scales: Scales) -> None:
         """Have networks see the world by other scales."""
-        self.scales = scales
+        self._use(scales)
         self.observation_shift.copy_(torch.as_tensor(scales.shift))
         self.observation_factor.copy_(torch.as_tensor(scales.factor))
         new = [scales.return_shift, scales.return_factor, scales.knows_returns]
@@ -230,7 +228,14 @@ class BDPIPolicy(BasePolicy):
         return_shift, return_factor, knows_returns = self.return_scale.tolist()
         if not np.isfinite([*shift, *factor, return_shift]).all() or not 1e-100 < return_factor < 1e100:
             raise RuntimeError(f"the state is damaged: returns are scaled by {return_factor:g}, or inputs by no number")
-        self.scales = Scales(shift, factor, return_shift, return_factor, bool(knows_returns))
+        self._use(Scales(shift, factor, return_shift, return_factor, bool(knows_returns)))
+
+    def _use(self, scales: Scales) -> None:
+        #: how networks see observations (all numbers of all parts that are scaled, side by side) and returns
+        self.scales = scales
+        inputs = self.native_inputs()
+        #: the same, of all inputs of perceptrons
+        self.input_scales = scales if inputs is None else inputs.all_scales(scales)
 
     def native_inputs(self) -> NativeInputs | None:
         """How to feed the native learner, or None where the networks are more than multi-layer perceptrons."""

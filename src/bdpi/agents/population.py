@@ -23,7 +23,8 @@ from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from bdpi.agents import checks
-from bdpi.agents.ensemble import Ensemble, Epochs
+from bdpi.agents.agent_learner import Epochs
+from bdpi.agents.ensemble import Ensemble
 from bdpi.agents.files import class_of
 from bdpi.agents.learners import learn_together
 from bdpi.envs.preparing import prepare_environment

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bdpi.agents.actions import mask_probabilities
+from bdpi.agents.actions import Draws, mask_probabilities
 from bdpi.agents.advice import Weights, intersected
 from bdpi.agents.buffers import stacked
 from bdpi.agents.checks import check_masks
 from bdpi.agents.collector import EpisodeRecord
-from bdpi.agents.draws import Draws
 from bdpi.agents.journal import Transition
 from bdpi.learner.interface import BoolArray, FloatArray
 
@@ -104,5 +103,5 @@ class Robot:
             agent.episodes.add([value], [True], [{}])  # for the agent's health
             self._draws.end_episodes([0], [value])
             self._draws.begin_episodes([0], agent._generator)
-            agent.log_episode(self.episodes)
+            agent.step_log.add(agent, self.episodes)
         return number

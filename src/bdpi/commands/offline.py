@@ -24,19 +24,11 @@ def train_offline(
     made: dict[str, Any],
     out: Path | None,
     log: Sequence[str] | None,
-    **others: Any,
 ) -> None:
     """Learn from a journal, and say how it went.
 
     :param made: how the environment is made: its arguments and wrappers
-    :param others: options that make no sense here; None where they were not given
     """
-    from bdpi.runs.errors import RunError
-
-    given = [f"--{name.replace('_', '-')}" for name, value in others.items() if value is not None]
-    if given:
-        raise RunError(f"--offline learns without any environment step: leave {' and '.join(given)} out")
-
     from bdpi.commands.ticker import Ticker
     from bdpi.runs.build import agent_class
     from bdpi.runs.config import OfflineConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from bdpi.runs.signals import Stop
 
 _PORT = 8088  # of the live page, as of bdpi serve
+#: Parameters of :func:`train` that go with one of it.
+_WITH_RESUME = {"resume", "episodes", "steps", "log", "watch", "port", "trust"}
+_WITH_OFFLINE = {"offline", "environment", "agent", "seed", "epochs", "settings", "action_bits", "env_kwargs"}
+_WITH_OFFLINE |= {"wrapper", "out", "log", "port", "trust"}
+#: How they are called, where it is not by their own name.
+_OPTIONS = {"environment": "ENV_ID", "settings": "--set"}
 
 
 def register(app: typer.Typer) -> None:
@@ -217,6 +223,8 @@ def train(
 
     $ bdpi train --offline robot.sqlite --epochs 2000 --out runs/from-journal
     """
+    given = {name: value for name, value in locals().items() if value not in (None, []) and value is not False}
+
     from bdpi.runs.errors import RunError
     from bdpi.runs.settings import parse_env_kwargs, parse_settings
 
@@ -227,41 +235,19 @@ def train(
     if offline is not None:
         from bdpi.commands.offline import train_offline
 
-        others = {"episodes": episodes, "steps": steps, "resume": resume, "off_policy_noise": off_policy_noise}
-        others |= {
-            "watch": watch or None,
-            "n_envs": n_envs,
-            "eval_every": eval_every,
-            "eval_episodes": eval_episodes,
-            "film_every": film_every,
-        }
+        if others := _others(given, _WITH_OFFLINE):
+            raise RunError(f"--offline learns without any environment step: leave {others} out")
         made = {"env_kwargs": parse_env_kwargs(env_kwargs or ()), "wrappers": wrapper or []}
-        train_offline(offline, environment, agent, seed, epochs, settings or (), action_bits, made, out, log, **others)
+        train_offline(offline, environment, agent, seed, epochs, settings or (), action_bits, made, out, log)
         return
     if epochs is not None:
         raise RunError("--epochs is for --offline JOURNAL: give --episodes or --steps instead")
     if episodes is not None and steps is not None:
         raise RunError("--episodes and --steps exclude each other: give one of them")
     if resume is not None:
-        fixed = {
-            "ENV_ID": environment,
-            "--agent": agent,
-            "--seed": seed,
-            "--set": settings,
-            "--off-policy-noise": off_policy_noise,
-            "--action-bits": action_bits,
-            "--env-kwargs": env_kwargs,
-            "--wrapper": wrapper,
-            "--n-envs": n_envs,
-            "--eval-every": eval_every,
-            "--eval-episodes": eval_episodes,
-            "--film-every": film_every,
-            "--out": out,
-        }
-        given = [name for name, value in fixed.items() if value not in (None, [])]
-        if given:
+        if others := _others(given, _WITH_RESUME):
             raise RunError(
-                f"--resume continues with the settings of the run: leave {' and '.join(given)} out "
+                f"--resume continues with the settings of the run: leave {others} out "
                 "(only --episodes or --steps may change)"
             )
     elif environment is None:
@@ -314,6 +300,11 @@ def train(
         raise typer.Exit(FAILED)
     if outcome.status == "interrupted":
         raise typer.Exit(stop.exit_status)
+
+
+def _others(given: Iterable[str], wanted: set[str]) -> str:
+    """The options that are given beside those that are wanted."""
+    return " and ".join(_OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in given if name not in wanted)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ PyTorch and the native learner comparable, parameter by parameter.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
@@ -107,8 +106,8 @@ class EpochMetrics:
     mean_q: float  #: mean of Q_A over the batch's states and all actions
 
 
-#: :meth:`Learner.epoch`, of some class
-Epoch = Callable[[Any, Transitions, IntArray, IntArray, Hyperparameters], EpochMetrics]
+#: :meth:`Learner.epoch`
+Epoch = Callable[[Transitions, IntArray, IntArray, Hyperparameters], EpochMetrics]
 
 
 @dataclass
@@ -213,28 +212,25 @@ def check_same_arrays(expected: Mapping[str, NDArray[Any]], given: Mapping[str, 
         raise RuntimeError("the state is damaged: 'active' holds other numbers than 0 and 1")
 
 
-def in_stretches(most: int | None = None) -> Callable[[Epoch], Epoch]:
-    """Has an epoch that trains its critics side by side take some that are there twice: as one stretch of distinct
-    critics after the other, which is the same, because critics learn apart, and the actor in their order.
+def in_stretches(
+    epoch: Epoch,
+    transitions: Transitions,
+    batches: IntArray,
+    critics: IntArray,
+    hyperparameters: Hyperparameters,
+    most: int | None = None,
+) -> EpochMetrics:
+    """An epoch of critics some of which are there twice: one stretch of distinct critics after the other, which is the
+    same, because critics learn apart, and the actor in their order.
 
+    :param epoch: trains distinct critics side by side
     :param most: critics of a stretch; their numbers are then powers of two, so that few sizes have to be compiled
     """
-
-    def decorated(epoch: Epoch) -> Epoch:
-        @functools.wraps(epoch)
-        def of_any(
-            self: Any, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
-        ) -> EpochMetrics:
-            if len(set(critics.tolist())) == len(critics):
-                return epoch(self, transitions, batches, critics, hyperparameters)
-            parts = _stretches(critics.tolist(), most)
-            found = [astuple(epoch(self, transitions, batches[p], critics[p], hyperparameters)) for p in parts]
-            weights = [len(critics[part]) for part in parts]
-            return EpochMetrics(*np.average(found, axis=0, weights=weights).tolist())
-
-        return of_any
-
-    return decorated
+    if len(set(critics.tolist())) == len(critics):
+        return epoch(transitions, batches, critics, hyperparameters)
+    parts = _stretches(critics.tolist(), most)
+    found = [astuple(epoch(transitions, batches[part], critics[part], hyperparameters)) for part in parts]
+    return EpochMetrics(*np.average(found, axis=0, weights=[len(critics[part]) for part in parts]).tolist())
 
 
 def _stretches(critics: list[int], most: int | None) -> list[slice]:

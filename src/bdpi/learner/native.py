@@ -147,11 +147,15 @@ class NativeLearner:
         """Threads that share an epoch."""
         return int(self._engine.n_threads)
 
-    @in_stretches()
     def epoch(
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
     ) -> EpochMetrics:
         """See :meth:`bdpi.learner.interface.Learner.epoch`."""
+        return in_stretches(self._distinct, transitions, batches, critics, hyperparameters)
+
+    def _distinct(
+        self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
+    ) -> EpochMetrics:
         state, rule, scales = self.state, hyperparameters.actor_rule, transitions.scales
         critic_loss, actor_loss, mean_q = self._engine.epoch(
             observations=transitions.observations,

@@ -129,11 +129,16 @@ class TorchLearner:
 
     # -- the algorithm ------------------------------------------------------------------------------------------
 
-    @in_stretches(most=8)  # four sizes, of which a GPU keeps graphs
     def epoch(
         self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
     ) -> EpochMetrics:
         """See :meth:`bdpi.learner.interface.Learner.epoch`."""
+        # four sizes, of which a GPU keeps graphs
+        return in_stretches(self._distinct, transitions, batches, critics, hyperparameters, most=8)
+
+    def _distinct(
+        self, transitions: Transitions, batches: IntArray, critics: IntArray, hyperparameters: Hyperparameters
+    ) -> EpochMetrics:
         memory, batches = self._execution.fetch(transitions, batches)
         if self._trained is None:
             few = partial(self._few_inputs, memory, batches)

@@ -71,9 +71,9 @@ class Uncertainty:
             state = self._agent.agent_learner.learner.state_dict()
             active = np.asarray(state["active"])
             parameters = np.array(state["critics.parameters"])[np.arange(len(active)), active]
-            scales = policy.scales
+            scales = policy.input_scales
         sizes = [inputs.size, *policy.critic_arch, policy.n_actions]
-        self._critics = Perceptron(parameters, sizes, False, policy.activation_fn is nn.Tanh), inputs.all_scales(scales)
+        self._critics = Perceptron(parameters, sizes, False, policy.activation_fn is nn.Tanh), scales
 
     def __call__(self, observation: Any, probabilities: FloatArray) -> float:
         """From 0 to 1, so that each value is as frequent as any other in an hour."""

@@ -8,6 +8,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
+
+#: Of rewards, and of terminated and truncated, as nearly all environments give them.
+_NUMBERS, _TRUTHS = {float, int, np.float64, np.float32}, {bool, np.bool_}
 
 
 class Checked(gym.Wrapper[Any, Any, Any, Any]):
@@ -20,6 +24,8 @@ class Checked(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self._step, self._warned = 0, False
+        #: what observations of numbers must lie between; None: they are looked at by their space
+        self._bounds = _far_bounds(self.observation_space)
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         result: Any = self.env.reset(**kwargs)
@@ -37,8 +43,15 @@ class Checked(gym.Wrapper[Any, Any, Any, Any]):
                 f"step {self._step} of the environment returned {n} values instead of 5: return observation, reward, "
                 "terminated, truncated, info (shimmy converts environments of the old gym)"
             )
-        self._check_numbers(*result[1:])
-        self._check_observation(result[0], self.observation_space, "observation")
+        seen, reward, terminated, truncated, info = result
+        is_usual = type(reward) in _NUMBERS and type(terminated) in _TRUTHS and type(truncated) in _TRUTHS
+        if not (is_usual and type(info) is dict):
+            self._check_numbers(reward, terminated, truncated, info)
+        is_inside = False
+        if self._bounds is not None and type(seen) is np.ndarray and seen.shape == self._bounds[0].shape:
+            is_inside = not (np.less(seen, self._bounds[0]) | np.greater(seen, self._bounds[1])).any()
+        if not is_inside:
+            self._check_observation(seen, self.observation_space, "observation")
         return result
 
     def _check_numbers(self, reward: Any, terminated: Any, truncated: Any, info: Any) -> None:
@@ -73,6 +86,15 @@ class Checked(gym.Wrapper[Any, Any, Any, Any]):
             )
         if not self._warned:
             self._warned = warn_if_far(seen, space, f"{what} of step {self._step}")
+
+
+def _far_bounds(space: spaces.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Numbers between these are not far outside a space; None: it is none of floating-point numbers."""
+    if not isinstance(space, spaces.Box) or np.dtype(space.dtype).kind != "f":
+        return None
+    with np.errstate(all="ignore"):
+        width = space.high - space.low
+        return space.low - width, space.high + width
 
 
 def warn_if_far(seen: Any, space: spaces.Space[Any], what: str) -> bool:

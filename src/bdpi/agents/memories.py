@@ -1,0 +1,59 @@
+"""Which replay memory an agent has: its own kinds, each of which does what one of Stable-Baselines3's does there."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.her import HerReplayBuffer
+
+from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
+from bdpi.agents.decisions import Decisions
+from bdpi.agents.hindsight import HindsightBuffer, hindsight_settings
+
+_OF_SB3 = (None, ReplayBuffer, DictReplayBuffer, NStepReplayBuffer, HerReplayBuffer)
+_OWN = (TransitionBuffer, DictTransitionBuffer, HindsightBuffer)
+
+
+class MemoryChoice(NamedTuple):
+    """What an agent makes its memory of.
+
+    :param kind: of memory
+    :param kwargs: of that kind alone
+    :param n_steps: rewards that a transition of a batch adds up, at most
+    :param hindsight: how goals are replaced; None: they are not
+    """
+
+    kind: Any
+    kwargs: dict[str, Any]
+    n_steps: int
+    hindsight: dict[str, Any] | None
+
+
+def choose_memory(asked: MemoryChoice, space: spaces.Space[Any], decisions: Decisions) -> MemoryChoice:
+    """What does here as the replay memory that is asked for does in Stable-Baselines3.
+
+    :param asked: by the arguments of the agent; its kind may be one of Stable-Baselines3
+    :param space: of the environment's observations
+    :param decisions: of its actions
+    :raises ValueError: for what is not possible
+    """
+    kind, kwargs, n_steps, hindsight = asked
+    if kind is NStepReplayBuffer:
+        n_steps = kwargs.get("n_steps", n_steps)
+    if kind is HerReplayBuffer:
+        hindsight = hindsight_settings(dict(kwargs), space)
+    if hindsight is not None and not decisions.is_plain:
+        raise ValueError(f"HerReplayBuffer is for Discrete actions, but the action space is {decisions.own_actions}")
+    if hindsight is not None and n_steps > 1:
+        raise ValueError(f"n_steps={n_steps} is not possible with HerReplayBuffer: leave n_steps at 1")
+    if kind in _OF_SB3 or kind in _OWN:
+        plain = DictTransitionBuffer if isinstance(space, spaces.Dict) else TransitionBuffer
+        return MemoryChoice(plain if hindsight is None else HindsightBuffer, {}, n_steps, hindsight)
+    if not (isinstance(kind, type) and issubclass(kind, TransitionBuffer | DictTransitionBuffer)):
+        raise ValueError(
+            f"replay_buffer_class is {kind!r}: transitions need a discount each, so that it has to be derived "
+            "from TransitionBuffer or DictTransitionBuffer of bdpi.agents.buffers, or be SB3's HerReplayBuffer"
+        )
+    return MemoryChoice(kind, kwargs, n_steps, hindsight)
