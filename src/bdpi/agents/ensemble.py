@@ -220,8 +220,6 @@ class Ensemble(OffPolicyAlgorithm):
         self._diagnostics: dict[str, float] = {}
         self._autosave, self._checkup = Autosave(), Checkup()
         self.step_log = StepLog()
-        #: while :meth:`learn` trains: rules of the critics and of the actor, and the scales that they are for
-        self._rules: tuple[Scales, CriticRule, ActorRule | None] | None = None
         if given["_init_setup_model"]:
             checks.check_capacity(self)
             checks.check_learning_rate("learning_rate", self.learning_rate)
@@ -303,12 +301,11 @@ class Ensemble(OffPolicyAlgorithm):
         return memory
 
     def critic_rule(self) -> CriticRule:
-        """How critics move towards their new estimates. Asked when :meth:`learn` begins, and when scales change."""
+        """How critics move towards their new estimates. Asked before every step of learning."""
         return ClippedDouble(self.critic_step_size)
 
     def actor_rule(self) -> ActorRule | None:
-        """How the actor follows a critic; None: there is no actor, and each episode follows a critic. Asked as
-        :meth:`critic_rule` is."""
+        """How the actor follows a critic; None: there is no actor, and each episode follows a critic."""
         return None
 
     def _make_learner(self) -> AgentLearner:
@@ -387,8 +384,6 @@ class Ensemble(OffPolicyAlgorithm):
             arguments = total_timesteps, callback, reset_num_timesteps, name, progress_bar
             total_timesteps, callback = self._setup_learn(*arguments)
             callback.on_training_start(locals(), globals())
-            if not self._background.is_running:
-                self._rules = self.policy.scales, self.critic_rule(), self.actor_rule()
             while self.num_timesteps < total_timesteps:
                 rollout = self.collect_rollouts(
                     self.env,  # type: ignore[arg-type]
@@ -405,7 +400,6 @@ class Ensemble(OffPolicyAlgorithm):
             callback.on_training_end()
             finished = True
         finally:
-            self._rules = None
             if starts:
                 self.stop_learning(finish=finished)
         with self.learning_paused():
@@ -557,10 +551,6 @@ class Ensemble(OffPolicyAlgorithm):
 
     def hyperparameters(self) -> Hyperparameters:
         """Those of the next epoch, the learning rates following their schedules."""
-        rules = self._rules
-        if rules is None or rules[0] is not self.policy.scales:
-            rules = self.policy.scales, self.critic_rule(), self.actor_rule()
-            self._rules = None if self._rules is None else rules
         progress = max(0.0, self._current_progress_remaining)  # several environments may step beyond the end
         learning_rate, actor_learning_rate = self.lr_schedule(progress), self._actor_lr_schedule(progress)
         if not (0 <= learning_rate < math.inf and 0 <= actor_learning_rate < math.inf):
@@ -569,10 +559,10 @@ class Ensemble(OffPolicyAlgorithm):
         return Hyperparameters(
             critic_iterations=self.critic_iterations,
             fit_steps=self.fit_steps or self.policy.default_fit_steps,
-            critic_rule=rules[1],
+            critic_rule=self.critic_rule(),
             learning_rate=learning_rate,
             actor_learning_rate=actor_learning_rate,
-            actor_rule=rules[2],
+            actor_rule=self.actor_rule(),
             repeats=self.repeat_critics,
         )
 
