@@ -86,7 +86,7 @@ def draw(found: Arrows, path: Path) -> None:
         for number, room in enumerate(rooms)
     }
     figure, axis = plt.subplots(figsize=(7, 6))
-    for (upper, lower), count in found.items():
+    for (upper, lower), count in sorted(found.items()):  # the same picture each time
         style = {"arrowstyle": "-|>", "color": "#8a8a8a", "linewidth": 0.5 + min(count, 20) / 10, "shrinkA": 14}
         axis.annotate("", place[lower], place[upper], arrowprops={**style, "shrinkB": 14})
     for room, (x, y) in place.items():
