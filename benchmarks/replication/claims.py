@@ -23,7 +23,7 @@ from bdpi.report.sensitivity import best_of_others, sensitivity, share_above
 from bdpi.report.statistics import Estimate, bootstrap_difference, bootstrap_mean
 from bdpi.report.tables import estimate_text
 from bdpi.runs.results import StoredRun, read_runs
-from replication.curves import FEWEST, MARGINS, RESULTS, Counterpart
+from replication.curves import FEWEST, MARGINS, RESULTS, SEEDS, Counterpart, is_clean
 
 LEVELS = {"Table": 25.0, "LunarLander": 0.0, "FrozenLake": 0.3, "Hallway": 0.5}  # what counts as learned
 PROTOCOLS = {"text": "", "code": "-code"}  # what is behind the names of their studies
@@ -110,7 +110,10 @@ class Measured:
     def is_complete(self, wanted: Series, series: StoredSeries) -> bool:
         """Whether nothing is missing that the protocol asks for."""
         curve = self._curve(wanted)
-        return curve is not None and not Counterpart(curve, series).lacks
+        if curve is not None:
+            return not Counterpart(curve, series).lacks
+        is_long = wanted.episodes is None or series.n_episodes >= wanted.episodes
+        return is_long and {run.place.seed for run in series.used} >= SEEDS and all(map(is_clean, series.used))
 
     @staticmethod
     def _curve(wanted: Series) -> PaperCurve | None:
@@ -324,6 +327,15 @@ CLAIMS = (
         "Algorithms",
         "PPO and ACKTR are less sample-efficient than Bootstrapped DQN on FrozenLake",
         _bdpi("sooner", LAKE, "PPO", "ACKTR", ours="BootstrappedDQN"),
+    ),
+    Claim(
+        "Algorithms",
+        "ACER and A3C (A2C with eight environments) are less sample-efficient than BDPI",
+        tuple(
+            Comparison("sooner", Series("BDPI", place), Series(name, place, "left_out", "peers", 1_000))
+            for place in (LAKE, LANDER)
+            for name in ("ACER", "A2C")
+        ),
     ),
     Claim(
         "Algorithms",
