@@ -24,6 +24,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { BDPI_ENDED = -1, BDPI_WAIT = -2, BDPI_REFUSED = -3, BDPI_LOST = -4 };
@@ -56,10 +57,11 @@ static inline int bdpi_write(int line, const char *text, size_t length) {
     return 1;
 }
 
-/* One connection, one request. Returns the status of HTTP, 0 where there is no whole answer; its body is in robot->text. */
-static inline int bdpi_try(bdpi_robot *robot, const char *kind) {
+/* One connection, one request. Returns the status of HTTP, 0 where there is no whole answer; its body is in robot->text.
+ * seconds: how long to wait for the server each time */
+static inline int bdpi_try(bdpi_robot *robot, const char *kind, long seconds) {
     struct addrinfo hints, *found = NULL;
-    struct timeval limit = {10, 0};
+    struct timeval limit = {seconds, 0};
     const char *picture = strcmp(kind, "episodes") ? robot->picture : NULL, *before = ",\"picture\":\"", *after = "\"}";
     char head[512];
     size_t got = 0, length = strlen(robot->request), more = 0;
@@ -98,11 +100,19 @@ static inline int bdpi_try(bdpi_robot *robot, const char *kind) {
     return status;
 }
 
+/* Seconds, of a clock that is never set. */
+static inline long bdpi_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (long)now.tv_sec;
+}
+
 /* A request without an answer is repeated as it was: the server does not store it twice. */
 static inline int bdpi_post(bdpi_robot *robot, const char *kind) {
     struct timeval pause;
-    for (int attempt = 0; attempt <= 20 * robot->patience; attempt++) {
-        int status = bdpi_try(robot, kind);
+    long end = bdpi_now() + robot->patience;
+    for (long left = robot->patience; left >= 0; left = end - bdpi_now()) {
+        int status = bdpi_try(robot, kind, left < 1 ? 1 : left > 10 ? 10 : left);
         if (status && strcmp(kind, "episodes")) robot->picture = NULL;
         if (status == 200) {
             const char *seq = strstr(robot->text, "\"seq\":"), *action = strstr(robot->text, "\"action\":");

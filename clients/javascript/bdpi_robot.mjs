@@ -46,7 +46,9 @@ export class Robot {
     for (;;) {
       let response, answer;
       try {
-        response = await fetch(`${this.address}/v1/${kind}`, { method: "POST", headers: this.headers, body: text });
+        const left = Math.min(10000, Math.max(1000, deadline - Date.now())); // for a server that is silent
+        const signal = AbortSignal.timeout(left);
+        response = await fetch(`${this.address}/v1/${kind}`, { method: "POST", headers: this.headers, body: text, signal });
         answer = await response.json();
       } catch (error) {
         if (Date.now() > deadline) throw error;

@@ -93,7 +93,8 @@ class Robot:
         while True:
             try:
                 if self._connection is None:
-                    self._connection = http.client.HTTPConnection(*self._address, timeout=10)
+                    silent = min(10.0, max(1.0, self._patience))  # seconds that a server may take to answer
+                    self._connection = http.client.HTTPConnection(*self._address, timeout=silent)
                 self._connection.request("POST", f"/v1/{kind}", text, self._headers)
                 response = self._connection.getresponse()
                 answer = json.loads(response.read())

@@ -6,7 +6,9 @@ import base64
 import contextlib
 import io
 import itertools
+import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +69,57 @@ def test_robots_in_c_and_javascript_learn(tmp_path: Path) -> None:
         steps = list(journal.steps())
     for robot in (0, 1):
         assert [step.reward for step in steps if step.environment == robot] == list(range(30))
+
+
+WAITS = {
+    "c": """
+#define _POSIX_C_SOURCE 200112L
+#include "bdpi_robot.h"
+int main(int n, char **words) {
+    bdpi_robot robot;
+    bdpi_open(&robot, "127.0.0.1", n > 1 ? words[1] : "", "c", "");
+    robot.patience = 1;
+    return bdpi_begin(&robot) == BDPI_LOST ? 0 : 1;
+}
+""",
+    "mjs": """
+import { Robot } from "%s";
+const robot = new Robot(`http://127.0.0.1:${process.argv[2]}`, "js", "", 1);
+await robot.begin().then(() => process.exit(1), () => process.exit(0));
+""",
+    "py": """
+import sys
+from bdpi_robot import Robot
+try:
+    Robot("127.0.0.1", int(sys.argv[1]), patience=1).begin()
+except OSError:
+    raise SystemExit(0)
+raise SystemExit(1)
+""",
+}
+
+
+@pytest.mark.parametrize("language", WAITS)
+def test_a_robot_gives_up_on_a_server_that_is_silent(tmp_path: Path, language: str) -> None:
+    """One that accepts connections and says nothing."""
+    program = tmp_path / f"wait.{language}"
+    program.write_text(WAITS[language].replace("%s", (CLIENTS / "javascript" / "bdpi_robot.mjs").as_uri()))
+    tools = {"c": shutil.which("cc"), "mjs": shutil.which("node"), "py": sys.executable}
+    tool = tools[language]
+    if tool is None:
+        pytest.skip("needs a C compiler and Node.js")
+    command = [tool, str(program)]
+    if language == "c":
+        command = [str(tmp_path / "wait")]
+        flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", f"-I{CLIENTS / 'c'}"]
+        subprocess.run([tool, *flags, str(program), "-o", *command], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asked = subprocess.run(
+            [*command, str(silent.getsockname()[1])],
+            env={**os.environ, "PYTHONPATH": str(CLIENTS / "python")},
+            timeout=60,
+        )
+    assert asked.returncode == 0
 
 
 @pytest.mark.skipif(find_chromium() is None, reason=f"no browser: none of {', '.join(NAMES)} is installed")
