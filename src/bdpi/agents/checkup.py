@@ -114,6 +114,8 @@ class Checkup:
 
         :param seconds: that an epoch took
         """
+        if self.knows_cost:
+            return
         is_first, self._timed_one = not self._timed_one, True
         warms_up = is_first and agent.learner_name == "torch" and SLOW <= seconds < SLOW + _WARM_UP
         self.knows_cost = not warms_up
