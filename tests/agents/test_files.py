@@ -328,7 +328,7 @@ def test_a_pickled_memory_is_refused_nothing_changes_and_it_is_converted_as_the_
     path.write_bytes(pickle.dumps(Pickled(trace)))
     agent = make().learn(40)
     before, memory = memory_of(agent), agent.replay_buffer
-    for source in (path, str(path), io.BytesIO(path.read_bytes())):
+    for source in (path, str(path), tmp_path / "memory", io.BytesIO(path.read_bytes())):
         with pytest.raises(ValueError, match="is a pickle"):
             agent.load_replay_buffer(source)
     path.write_bytes(pickle.dumps(Pickled(trace), protocol=0))

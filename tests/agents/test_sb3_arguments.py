@@ -143,6 +143,8 @@ def test_memories_of_sb3_are_understood():
     assert make(replay_buffer_class=ReplayBuffer).learn(20).n_steps == 1
     kwargs = {"n_steps": 3, "gamma": 0.99}
     assert make(replay_buffer_class=NStepReplayBuffer, replay_buffer_kwargs=kwargs).learn(20).n_steps == 3
+    with pytest.raises(ValueError, match=r"gamma=0\.5.*gamma=0\.99"):
+        make(replay_buffer_class=NStepReplayBuffer, replay_buffer_kwargs={**kwargs, "gamma": 0.5})
 
     class Counting(TransitionBuffer):
         def __init__(self, *args: Any, start: int = 0, **kwargs: Any) -> None:
@@ -203,6 +205,13 @@ def test_her_replaces_goals_by_what_was_reached(strategy, n_envs):
     assert (taken.rewards[other] == 0).mean() > 2 * (taken.rewards[own] == 0).mean()
     if strategy != "episode":  # what an action leads to is never reached before it
         assert (goals[other] == reached[other]).all(axis=1).any()
+
+
+def test_a_goal_that_hindsight_replaces_may_always_be_the_same():
+    model = make(env=flipping(), policy="MultiInputPolicy", **HER)
+    model.learn(1100)
+    assert len(np.unique(model.replay_buffer.transitions().observations["desired_goal"][:1100], axis=0)) == 1
+    assert not [finding for finding in model.health() if finding.code == "observations-constant"]
 
 
 def test_her_learns_is_saved_and_says_what_it_lacks(tmp_path):

@@ -190,8 +190,9 @@ def test_traced_policies_act_as_the_model_does(agent_class, learner):
     ("agent_class", "dynamo"),
     [(BDPI, True), (BDPI, False), (ABCDQN, False), pytest.param(ABCDQN, True, marks=pytest.mark.full)],
 )
-def test_the_documented_recipe_for_onnx(agent_class, dynamo, tmp_path):
-    model = make(agent_class).learn(18)
+@pytest.mark.parametrize("learner", ["native", "torch"])
+def test_the_documented_recipe_for_onnx(agent_class, dynamo, learner, tmp_path):
+    model = make(agent_class, learner=learner).learn(18)
     path = str(tmp_path / "model.onnx")
     first = torch.zeros(1, *model.observation_space.shape)
     kwargs = {"dynamic_shapes": None, "dynamo": True} if dynamo else {"dynamo": False}
@@ -200,6 +201,8 @@ def test_the_documented_recipe_for_onnx(agent_class, dynamo, tmp_path):
     for observation in observations_of(model, 20):
         (action,) = session.run(None, {"input": observation[None]})
         assert action == model.predict(observation, deterministic=True)[0]
+    copy.deepcopy(model)  # is whole: nothing of the export stays in the model
+    torch.jit.trace(model.policy, first)
 
 
 @pytest.mark.parametrize("agent_class", [BDPI, ABCDQN])

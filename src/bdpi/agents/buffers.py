@@ -415,7 +415,8 @@ class _Transitions(_Base):
         """
         if isinstance(path, str | os.PathLike):
             path = pathlib.Path(path)
-            path = path if path.exists() else with_ending(path, ".npz")
+            tried = path, with_ending(path, ".npz"), with_ending(path, ".pkl")  # the last is SB3's, and refused
+            path = next((each for each in tried if each.exists()), tried[1])
         refuse_pickle(path)
         where = str(path) if isinstance(path, str | os.PathLike) else "the file"
         whole: dict[str, NDArray[Any]] = {}

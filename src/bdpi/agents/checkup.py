@@ -150,7 +150,10 @@ def look(agent: Ensemble) -> list[Finding]:
     rewards, discounts = own.rewards[:n], own.discounts[:n]
     inner = (discounts == 1) & (rewards == 0) if agent.gamma < 1 else np.zeros(n, bool)
     frames = getattr(own.observations, "frames", own.observations)  # of a stack, one says what there is to say
-    findings += health.observation_findings(_seen(frames, n), agent.decisions.observation_space, record.count)
+    seen = _seen(frames, n)
+    if agent.hindsight is not None:  # which replaces goals, so that one that never changes is no mistake
+        seen = {key: part for key, part in seen.items() if key != "desired_goal"}
+    findings += health.observation_findings(seen, agent.decisions.observation_space, record.count)
     findings += health.reward_findings(rewards[~inner], record.differ)
     findings += _scale_findings(agent)
     # Before the first rewards, actor and critics are as random as they began, and rare ones spread slowly.

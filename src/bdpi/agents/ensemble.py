@@ -257,7 +257,7 @@ class Ensemble(OffPolicyAlgorithm):
         bits = self.policy_kwargs.get("action_bits", DEFAULT_BITS)
         self.decisions = Decisions(self.observation_space, self.action_space, bits)
         asked = MemoryChoice(self.replay_buffer_class, self.replay_buffer_kwargs, self.n_steps, self.hindsight)
-        chosen = choose_memory(asked, self.observation_space, self.decisions)
+        chosen = choose_memory(asked, self.observation_space, self.decisions, self.gamma)
         self.replay_buffer_class, self.replay_buffer_kwargs, self.n_steps, self.hindsight = chosen
         if self.replay_buffer is None:
             self.replay_buffer = self._make_memory()

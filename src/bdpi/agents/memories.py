@@ -31,17 +31,23 @@ class MemoryChoice(NamedTuple):
     hindsight: dict[str, Any] | None
 
 
-def choose_memory(asked: MemoryChoice, space: spaces.Space[Any], decisions: Decisions) -> MemoryChoice:
+def choose_memory(asked: MemoryChoice, space: spaces.Space[Any], decisions: Decisions, gamma: float) -> MemoryChoice:
     """What does here as the replay memory that is asked for does in Stable-Baselines3.
 
     :param asked: by the arguments of the agent; its kind may be one of Stable-Baselines3
     :param space: of the environment's observations
     :param decisions: of its actions
+    :param gamma: the agent's
     :raises ValueError: for what is not possible
     """
     kind, kwargs, n_steps, hindsight = asked
     if kind is NStepReplayBuffer:
         n_steps = kwargs.get("n_steps", n_steps)
+        if kwargs.get("gamma", gamma) != gamma:
+            raise ValueError(
+                f"replay_buffer_kwargs has gamma={kwargs['gamma']!r}, but the agent has gamma={gamma!r}: leave it out, "
+                "or give it to the agent"
+            )
     if kind is HerReplayBuffer:
         hindsight = hindsight_settings(dict(kwargs), space)
     if hindsight is not None and not decisions.is_plain:

@@ -20,6 +20,7 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from bdpi.agents.actions import draw, mask_probabilities
 from bdpi.agents.decisions import Decisions, only
@@ -282,10 +283,15 @@ class BDPIPolicy(BasePolicy):
     def _q_values(self, flat: Tensor, inputs: Any) -> Tensor:
         """Of the critic with these parameters. (``functional_call`` refuses to be traced.)"""
         (network,), offset = self._critic, 0
-        for values, name, shape in self._critic_parameters:
-            values[name] = flat[offset : offset + math.prod(shape)].view(shape).to(self.device)
-            offset += math.prod(shape)
-        q: Tensor = network(inputs)
+        before = [values[name] for values, name, _ in self._critic_parameters]
+        try:
+            for values, name, shape in self._critic_parameters:
+                values[name] = flat[offset : offset + math.prod(shape)].view(shape).to(self.device)
+                offset += math.prod(shape)
+            q: Tensor = network(inputs)
+        finally:  # while it is exported, these are no numbers
+            for (values, name, _), value in zip(self._critic_parameters, before, strict=True):
+                values[name] = value
         return q
 
     def _masks(self) -> Tensor | None:
@@ -348,7 +354,7 @@ class BDPIPolicy(BasePolicy):
         """Have no actor network, and follow this learner; None: what is loaded later."""
         self.actor, self.follows = None, learner
         with torch.random.fork_rng():
-            self._critic = [self.make_critic().eval()]
+            self._critic = [self.make_critic().eval().requires_grad_(False)]
         statistics = [(part._buffers, name, value) for part, name, value in statistics_of(self._critic[0])]
         parameters = [
             (part._parameters, name, value)
@@ -366,7 +372,10 @@ class BDPIPolicy(BasePolicy):
         """Critics or a table by the learner's names; empty with an actor network."""
         if self.actor is not None:
             return {}
-        return self._followed if self.follows is None else self.follows.followed()
+        if self.follows is None:
+            return self._followed
+        with _disable_current_modes():  # an export's tensors hold no numbers
+            return self.follows.followed()
 
     def _empty(self, n_critics: int, is_table: bool) -> dict[str, Tensor]:
         if is_table:
