@@ -85,7 +85,7 @@ def test_bounds_count_as_observed_unless_they_are_far_away():
 
 
 @pytest.mark.parametrize(("rare", "bounds"), [(0.1, True), (0.0, False)])
-def test_where_rewards_are_rare_bounds_count_and_returns_are_smaller(rare, bounds):
+def test_where_rewards_are_rare_bounds_count_and_returns_and_rates_are_smaller(rare, bounds, tmp_path):
     """Table: rewards come at the end of episodes only, and a robot begins in a corner."""
     quick = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 20, "batch_size": 64}
     agent = BDPI("MlpPolicy", "Table-v0", seed=3, device="cpu", rare_rewards=rare, **quick).learn(600)
@@ -95,3 +95,7 @@ def test_where_rewards_are_rare_bounds_count_and_returns_are_smaller(rare, bound
     assert 0 < np.count_nonzero(rewards) < 0.1 * len(rewards)
     size = size_of(agent.replay_buffer.returns_to_go()) * agent.policy.scales.return_factor
     assert size == pytest.approx(10 / 3 if bounds else 10, rel=0.25)
+    agent.save(tmp_path / "agent", include_buffer=True)
+    for each in (agent, BDPI.load(tmp_path / "agent", env="Table-v0")):
+        assert each.hyperparameters().learning_rate == pytest.approx(1e-4 if bounds else 3e-4)
+        assert each.hyperparameters().actor_learning_rate == pytest.approx(1e-4 if bounds else 3e-4)

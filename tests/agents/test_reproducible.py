@@ -40,7 +40,7 @@ def test_threads_do_not_change_an_agent(threads):
 
 
 def test_loading_does_not_rescale_or_repeat_anything(tmp_path):
-    agent = quick_agent(train_freq=4, gradient_steps=2).learn(40)
+    agent = quick_agent(train_freq=4, gradient_steps=2, learning_rate=2e-4).learn(40)
     path = tmp_path / "agent.zip"
     for _ in range(3):
         agent.save(path)
@@ -48,7 +48,7 @@ def test_loading_does_not_rescale_or_repeat_anything(tmp_path):
     assert agent.train_freq.frequency == 4
     assert agent.gradient_steps == 2
     assert agent.replay_buffer.buffer_size == QUICK["buffer_size"]
-    assert agent.hyperparameters().learning_rate == 1e-4
+    assert agent.hyperparameters().learning_rate == agent.learning_rate == 2e-4
 
 
 def test_a_loaded_agent_does_not_replay_the_first_episodes(tmp_path):

@@ -37,7 +37,7 @@ class ActorMimic(Ensemble):
         self,
         policy: str | type[BDPIPolicy],
         env: GymEnv | str | None,
-        learning_rate: float | Schedule = 1e-4,
+        learning_rate: float | Schedule = 3e-4,
         *,
         temperature: float = 0.0,
         actor_learning_rate: float | Schedule | None = None,

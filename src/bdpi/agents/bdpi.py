@@ -30,7 +30,8 @@ class BDPI(Ensemble):
     :param policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", or a subclass of
         :class:`~bdpi.agents.policies.BDPIPolicy`
     :param env: the environment to learn from (an id, an environment or a ``VecEnv``); Discrete actions
-    :param learning_rate: Adam's learning rate of the critics; may be a function of the remaining progress
+    :param learning_rate: Adam's learning rate of the critics; may be a function of the remaining progress. A third of
+        it where rewards are rare, see ``rare_rewards``
     :param trust_region: delta, the KL divergence by which one critic may move the actor. Lower explores longer.
     :param actor_learning_rate: Adam's learning rate of the actor; ``learning_rate`` if None
     :param persistence: for how many steps, on average and at most, an uncertain actor keeps to a random choice: in half
@@ -43,7 +44,7 @@ class BDPI(Ensemble):
         self,
         policy: str | type[BDPIPolicy],
         env: GymEnv | str | None,
-        learning_rate: float | Schedule = 1e-4,
+        learning_rate: float | Schedule = 3e-4,
         *,
         trust_region: float = 0.01,
         actor_learning_rate: float | Schedule | None = None,

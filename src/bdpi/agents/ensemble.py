@@ -61,7 +61,7 @@ from bdpi.agents.masks import MaskSource, reset_infos
 from bdpi.agents.memories import MemoryChoice, choose_memory
 from bdpi.agents.normalizing import update_normalizer
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
-from bdpi.agents.scales import ScaleEstimator
+from bdpi.agents.scales import RARER, ScaleEstimator
 from bdpi.envs.factors import DEFAULT_BITS
 from bdpi.envs.wrappers.retracing import CONTINUED
 from bdpi.learner import Hyperparameters, native
@@ -86,7 +86,8 @@ class Ensemble(OffPolicyAlgorithm):
     :param policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", or a subclass of
         :class:`~bdpi.agents.policies.BDPIPolicy`
     :param env: the environment to learn from (an id, an environment or a ``VecEnv``); Discrete actions
-    :param learning_rate: Adam's learning rate of the critics; may be a function of the remaining progress
+    :param learning_rate: Adam's learning rate of the critics; may be a function of the remaining progress. A third of
+        it where rewards are rare, see ``rare_rewards``
     :param settings: see :class:`~bdpi.agents.arguments.Settings`
     """
 
@@ -172,7 +173,7 @@ class Ensemble(OffPolicyAlgorithm):
         self,
         policy: str | type[BDPIPolicy],
         env: GymEnv | str | None,
-        learning_rate: float | Schedule = 1e-4,
+        learning_rate: float | Schedule = 3e-4,
         **settings: Unpack[Settings],
     ) -> None:
         given = complete(type(self), settings)
@@ -550,18 +551,19 @@ class Ensemble(OffPolicyAlgorithm):
     # -- learning -----------------------------------------------------------------------------------------------
 
     def hyperparameters(self) -> Hyperparameters:
-        """Those of the next epoch, the learning rates following their schedules."""
+        """Those of the next epoch: learning rates follow their schedules, and are lower where rewards are rare."""
         progress = max(0.0, self._current_progress_remaining)  # several environments may step beyond the end
         learning_rate, actor_learning_rate = self.lr_schedule(progress), self._actor_lr_schedule(progress)
         if not (0 <= learning_rate < math.inf and 0 <= actor_learning_rate < math.inf):
             checks.check_number("learning_rate (by its schedule)", learning_rate, 0, low_included=True)
             checks.check_number("actor_learning_rate (by its schedule)", actor_learning_rate, 0, low_included=True)
+        share = 1 / RARER if self.scale_estimator.rare else 1
         return Hyperparameters(
             critic_iterations=self.critic_iterations,
             fit_steps=self.fit_steps or self.policy.default_fit_steps,
             critic_rule=self.critic_rule(),
-            learning_rate=learning_rate,
-            actor_learning_rate=actor_learning_rate,
+            learning_rate=learning_rate * share,
+            actor_learning_rate=actor_learning_rate * share,
             actor_rule=self.actor_rule(),
             repeats=self.repeat_critics,
         )

@@ -11,7 +11,7 @@ from bdpi.agents.agent_learner import AgentLearner
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
 from bdpi.learner.scales import FAR, Scales, range_of, scale_returns, scale_to_range
 
-#: Where rewards are rare, returns are so many times smaller.
+#: Where rewards are rare, returns and learning rates are so many times smaller.
 RARER = 3.0
 
 
@@ -21,12 +21,14 @@ class ScaleEstimator:
     transition is far from all that the scales were made for.
 
     :param due: how much experience there is when scales are estimated again; 0: they never were
+    :param rare: returns were scaled last for rewards that are rare
     """
 
     due: int = 0
+    rare: bool = False
 
     #: what a saved agent holds of it
-    saved: ClassVar[dict[str, type]] = {"due": int}
+    saved: ClassVar[dict[str, type]] = {"due": int, "rare": bool}
 
     def estimate(
         self,
@@ -50,7 +52,7 @@ class ScaleEstimator:
         """
         scales, is_first, is_due = before, self.due == 0, experience >= self.due
         rewards = memory.rewards_held()
-        is_rare = np.count_nonzero(rewards) < rare * rewards.size
+        is_rare = bool(np.count_nonzero(rewards) < rare * rewards.size)
         if input_size is not None:
             newest = learner.flat(memory.newest_observations())
             if newest is not None and (is_due or scales.is_far(newest, input_size)):
@@ -65,6 +67,7 @@ class ScaleEstimator:
             largest = float(np.abs(memory.newest_rewards()).max(initial=0.0)) * scales.return_factor
             finds_reward = not scales.knows_returns and bool(np.any(memory.rewards))
             if is_due or finds_reward or (scales.knows_returns and largest > FAR * size):
+                self.rare = is_rare
                 scales = scale_returns(scales, memory.returns_to_go(), size / RARER if is_rare else size)
         if is_due:
             self.due = 2 * experience
