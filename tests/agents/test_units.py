@@ -142,6 +142,19 @@ def test_rewards_have_a_size_from_the_first_that_is_not_zero():
     assert agent.policy.scales.return_factor * 500 == pytest.approx(4, rel=0.01)
 
 
+@pytest.mark.parametrize("is_rare_at_first", [True, False])
+def test_ranges_stay_where_rewards_become_rare_or_frequent(is_rare_at_first):
+    """Networks see half as much or twice as much of the same range."""
+    pays = Walk(pays=lambda env, action: float((env.steps > 40) == is_rare_at_first))
+    agent = quick_agent(pays, buffer_size=1000, rare_rewards=0.4)
+    found = []
+    for steps in (40, 100):
+        agent.learn(steps, reset_num_timesteps=False)
+        seen = agent.replay_buffer.next_observations_held()
+        found.append(np.abs(agent.policy.scales.inputs(seen)).max())
+    assert found == pytest.approx([1, 2] if is_rare_at_first else [2, 1], rel=0.05)
+
+
 def test_demonstrations_count_and_empty_rows_do_not():
     agent = quick_agent(InUnits(), buffer_size=2000)
     teacher = quick_agent(InUnits(500.0), buffer_size=2000).learn(60)

@@ -209,6 +209,7 @@ WAYS: dict[str, Case] = {
     "Dict observations": agent_case(BDPI, lambda: Walk(DICT), "torch", "MultiInputPolicy", steps=20, **QUICK),
     "pictures": agent_case(BDPI, lambda: Walk(PICTURE), "torch", "CnnPolicy", **{**QUICK, "fit_steps": 1, "steps": 18}),
     "step by step": step_by_step,
+    "rare rewards": agent_case(BDPI, "Table-v0", **QUICK),
     "two environments": agent_case(BDPI, two_environments, **QUICK),
     "VecNormalize": agent_case(BDPI, normalized, **QUICK),
     "several steps per epoch": agent_case(BDPI, VECTOR, train_freq=4, gradient_steps=2, **QUICK),

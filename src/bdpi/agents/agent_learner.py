@@ -372,9 +372,10 @@ def follow_scales(agent: Ensemble, experience: int) -> None:
         size = agent.return_size * width / 32 * (agent.fit_steps or agent.policy.default_fit_steps) / 20
     if normalizer is None or not normalizer.norm_obs:
         inputs = agent.observation_size
-    learner, memory, units = agent.agent_learner, agent.replay_buffer, (inputs, size)
-    if experience >= agent.scale_estimator.due or learner.may_be_far(memory, *units):
-        scales = agent.scale_estimator.estimate(before, learner, memory, experience, *units, agent.rare_rewards)
+    learner, memory, estimator = agent.agent_learner, agent.replay_buffer, agent.scale_estimator
+    seen = None if inputs is None else estimator.input_size(inputs)
+    if experience >= estimator.due or learner.may_be_far(memory, seen, size):
+        scales = estimator.estimate(before, learner, memory, experience, inputs, size, agent.rare_rewards)
         if scales is not before:
             with agent._background.acting:
                 learner.set_scales(scales)

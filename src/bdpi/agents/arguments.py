@@ -91,8 +91,9 @@ class Settings(CommonSettings, total=False):
         batch, and overfits it sooner. None: rewards are as they are. A ``VecNormalize`` that normalises rewards does
         it instead.
     :param rare_rewards: rewards are rare where less than this share of the transitions has one that is not 0. Then
-        finite bounds of observations count as observed, and returns and learning rates are a third of ``return_size``
-        and ``learning_rate``: agents look for a goal more widely, and longer. 0: never
+        finite bounds of observations count as observed, networks see half of ``observation_size``, and returns and
+        learning rates are a third of ``return_size`` and ``learning_rate``: agents look for a goal more widely, and
+        longer. 0: never
     :param policy_kwargs: arguments of the policy, for instance ``dict(net_arch=[256])``
     :param stats_window_size: episodes over which the logged mean return is taken
     :param tensorboard_log: folder for TensorBoard; no such log if None

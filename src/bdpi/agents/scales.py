@@ -11,8 +11,8 @@ from bdpi.agents.agent_learner import AgentLearner
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
 from bdpi.learner.scales import FAR, Scales, range_of, scale_returns, scale_to_range
 
-#: Where rewards are rare, returns and learning rates are so many times smaller.
-RARER = 3.0
+#: Where rewards are rare, returns and learning rates are so many times smaller, and observations so many times closer.
+RARER, CLOSER = 3.0, 2.0
 
 
 @dataclass
@@ -21,7 +21,7 @@ class ScaleEstimator:
     transition is far from all that the scales were made for.
 
     :param due: how much experience there is when scales are estimated again; 0: they never were
-    :param rare: returns were scaled last for rewards that are rare
+    :param rare: scales are for rewards that are rare, which is decided whenever there is twice as much experience
     """
 
     due: int = 0
@@ -29,6 +29,10 @@ class ScaleEstimator:
 
     #: what a saved agent holds of it
     saved: ClassVar[dict[str, type]] = {"due": int, "rare": bool}
+
+    def input_size(self, asked: float) -> float:
+        """Of observations as networks see them now, where an agent asks for this."""
+        return asked / CLOSER if self.rare else asked
 
     def estimate(
         self,
@@ -46,19 +50,24 @@ class ScaleEstimator:
         :param learner: knows which observations are scaled
         :param memory: what was experienced
         :param experience: how many transitions were seen
-        :param input_size: that observations are to have; None: they are not scaled
-        :param size: that returns are to have; None: they are not scaled
+        :param input_size: that observations are to have where rewards are not rare; None: they are not scaled
+        :param size: that returns are to have, likewise; None: they are not scaled
         :param rare: share of transitions with a reward, below which rewards are rare
         """
         scales, is_first, is_due = before, self.due == 0, experience >= self.due
-        rewards = memory.rewards_held()
-        is_rare = bool(np.count_nonzero(rewards) < rare * rewards.size)
+        was_rare = self.rare
+        if is_due and (input_size is not None or size is not None):
+            rewards = memory.rewards_held()
+            self.rare = bool(np.count_nonzero(rewards) < rare * rewards.size)
         if input_size is not None:
+            if was_rare != self.rare and not is_first:
+                scales = replace(scales, factor=scales.factor * np.float32(CLOSER if was_rare else 1 / CLOSER))
+            input_size = self.input_size(input_size)
             newest = learner.flat(memory.newest_observations())
             if newest is not None and (is_due or scales.is_far(newest, input_size)):
                 parts = map(learner.flat, memory.next_observations_in_pieces())
                 ranges = [range_of(part) for part in parts if part is not None]
-                seen = range_of(np.concatenate(ranges), learner.bounds() if is_rare else None)
+                seen = range_of(np.concatenate(ranges), learner.bounds() if self.rare else None)
                 scales = scale_to_range(scales, seen, is_first, input_size)
         elif not np.all(scales.factor == 1):  # the environment was exchanged for one with VecNormalize
             unscaled = Scales.none(len(scales.shift))
@@ -67,8 +76,7 @@ class ScaleEstimator:
             largest = float(np.abs(memory.newest_rewards()).max(initial=0.0)) * scales.return_factor
             finds_reward = not scales.knows_returns and bool(np.any(memory.rewards))
             if is_due or finds_reward or (scales.knows_returns and largest > FAR * size):
-                self.rare = is_rare
-                scales = scale_returns(scales, memory.returns_to_go(), size / RARER if is_rare else size)
+                scales = scale_returns(scales, memory.returns_to_go(), size / RARER if self.rare else size)
         if is_due:
             self.due = 2 * experience
         return scales
