@@ -1,23 +1,28 @@
 """Does human intervention pay? ``Table-v0``, with a scripted person who takes over for at most 5 % of the steps.
 
-    python benchmarks/intervention.py
+    python benchmarks/intervention.py [--person finishes]
 
 Question: with a person who steers towards the dock for at most 5 % of the steps, and only when the server asks, does
-the agent dock in an earlier episode?
+the agent dock in an earlier episode? Two persons were studied, one after the other.
 
 The service of ``bdpi serve`` runs in this process, with its default agent, journal and memory; the robot is Table-v0.
 It waits while more than 8 epochs are due, so that the load of the machine does not decide how much is learned.
 
-- The server asks where uncertainty is above 0.9 (``ask_above``). The person then drives for 10 steps in a row, if these
-  and all their steps before are at most 5 % of all steps so far; otherwise there is no answer, and after 0.01 seconds
-  the policy acts.
-- The person turns towards the dock where the heading is off by more than 0.1 rad, and drives forward otherwise.
-- Seeds 400 to 407, each with and without the person. A run ends when it docks, or after 100 episodes. One
-  run was made before, with seed 999 and six episodes, to see that the program works: neither way docked.
-- Metric: the first episode that docks, whoever drives; 101 where there is none.
-- Rule: intervention pays if the 95 % interval of the mean difference, a bootstrap over the eight pairs, is below 0; it
-  harms if it is above 0.
-- Beside it, not decided on: the person's share of the steps, and whether it was the policy that docked.
+The server asks where uncertainty is above 0.9 (``ask_above``). Where the person does not answer, the policy acts after
+0.01 seconds. A person turns towards the dock where the heading is off by more than 0.1 rad, else drives forward.
+
+- **nudges** drives for 10 steps in a row, if these and all steps before are at most 5 % of all steps so far. Seeds 400
+  to 407, each with and without the person; a run ends when it docks, whoever drives, or after 100 episodes. Metric: the
+  episode in which it docks; 101 where there is none. One run was made before, with seed 999 and six episodes, to see
+  that the program works: neither way docked.
+- **finishes** (registered when the study of the first was known, which found no effect) does not begin what cannot be
+  finished: drives to the dock, once the steps that this takes fit into the episode, and with all steps before are at
+  most 5 % of all steps so far. Seeds 408 to 415, each with and without the person, and the default agent of that day;
+  a run ends with the first episode that docks without any step of the person, or after 100 episodes. Metric: that
+  episode; 101 where there is none. Before it, 20 episodes with seed 999, twice, to see that the program works.
+
+Rule, for each: intervention pays if the 95 % interval of the mean difference, a bootstrap over the eight pairs, is
+below 0; it harms if it is above 0. Beside it, not decided on: the person's share of the steps.
 
 Returns of episodes, their steps and those of the person go to results/serve/ as each run ends; runs that are there
 already are not repeated.
@@ -26,6 +31,7 @@ already are not repeated.
 from __future__ import annotations
 
 import argparse
+import copy
 import math
 import multiprocessing
 import os
@@ -46,7 +52,8 @@ from bdpi.serve.service import Service
 from bdpi.serve.task import RobotTask
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "serve"
-SEEDS, EPISODES, SHARE, IN_A_ROW, MOST_DUE = range(400, 408), 100, 0.05, 10, 8
+SEEDS = {"nudges": range(400, 408), "finishes": range(408, 416)}
+EPISODES, LIMIT, SHARE, IN_A_ROW, MOST_DUE = 100, 200, 0.05, 10, 8
 TASK: dict[str, Any] = {
     "name": "table",
     "observations": [
@@ -67,16 +74,34 @@ def towards_the_dock(observation: Any) -> int:
     return TURN_LEFT if off > 0.1 else TURN_RIGHT if off < -0.1 else FORWARD
 
 
-class Person:
-    """Drives when asked, as long as the budget lasts."""
+def steps_to_the_dock(env: gym.Env[Any, Any], observation: Any) -> int:
+    """How many steps the person takes from here, by trying in a copy."""
+    tried, steps, docked = copy.deepcopy(env.unwrapped), 0, False
+    while not docked:
+        observation, _, docked, *_ = tried.step(towards_the_dock(observation))
+        steps += 1
+    return steps
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+
+class Person:
+    """Drives when asked, as long as the budget lasts.
+
+    :param finishes: does not begin to drive unless that suffices to dock
+    """
+
+    def __init__(self, service: Service, env: gym.Env[Any, Any], finishes: bool) -> None:
+        self._service, self._env, self._finishes = service, env, finishes
         self.steps = self.left = 0
 
-    def asked(self, all_steps: int) -> None:
-        if self.steps + IN_A_ROW <= SHARE * (all_steps + IN_A_ROW):
-            self.left = IN_A_ROW
+    def asked(self, observation: Any, all_steps: int, steps_left: int) -> None:
+        """
+        :param all_steps: so far
+        :param steps_left: in this episode
+        """
+        needed = steps_to_the_dock(self._env, observation) if self._finishes else IN_A_ROW
+        fits = needed <= steps_left or not self._finishes
+        if fits and self.steps + needed <= SHARE * (all_steps + needed):
+            self.left = needed
 
     def look(self, observation: Any) -> None:
         """Hold a button before the robot acts in a state, or let go."""
@@ -86,10 +111,17 @@ class Person:
             self._service.command(PersonRequest(robot="table", command="release"))
 
 
-def episodes_of(service: Service, env: gym.Env[Any, Any], asks: bool) -> list[tuple[float, int, int, int]]:
+def counts(value: float, by_person: int, finishes: bool) -> bool:
+    """Whether an episode with this return, and so many steps of the person, is one that a run ends with."""
+    return value > 0 and not (finishes and by_person)
+
+
+def episodes_of(
+    service: Service, env: gym.Env[Any, Any], asks: bool, finishes: bool
+) -> list[tuple[float, int, int, int]]:
     """Return, steps, steps of the person, and whether the person made the last step, of each episode."""
-    person, seq, found = Person(service), 0, []
-    while len(found) < EPISODES and not any(value > 0 for value, *_ in found):
+    person, seq, found = Person(service, env, finishes), 0, []
+    while len(found) < EPISODES and not any(counts(value, steps, finishes) for value, _, steps, _ in found):
         observation, _ = env.reset()
         seq = service.begin(EpisodeRequest(robot="table", seq=seq + 1)).seq
         person.left, value, steps, before = 0, 0.0, 0, person.steps
@@ -99,7 +131,7 @@ def episodes_of(service: Service, env: gym.Env[Any, Any], asks: bool) -> list[tu
         answer = service.act(ActRequest(robot="table", seq=seq, observation=observation.tolist()))
         while True:
             while answer.action is None:  # asked
-                person.asked(service.agent.num_timesteps)
+                person.asked(observation, service.agent.num_timesteps, LIMIT - steps)
                 person.look(observation)
                 time.sleep(0.002)
                 seq += 1
@@ -131,36 +163,37 @@ def episodes_of(service: Service, env: gym.Env[Any, Any], asks: bool) -> list[tu
     return found
 
 
-def file_of(seed: int, asks: bool) -> Path:
-    return RESULTS / f"Table-v0-{'asks' if asks else 'alone'}-seed{seed}.csv"
+def file_of(person: str, seed: int, asks: bool) -> Path:
+    return RESULTS / f"Table-v0-{('asks' if person == 'nudges' else person) if asks else 'alone'}-seed{seed}.csv"
 
 
-def run(job: tuple[int, bool]) -> None:
-    """One run: its seed, and whether the person is asked."""
-    seed, asks = job
+def run(job: tuple[str, int, bool]) -> None:
+    """One run: which person, its seed, and whether the person is asked."""
+    person, seed, asks = job
     if file_of(*job).exists():
         return
     asking = {"ask_above": 0.9, "ask_seconds": 0.01} if asks else {}
     task = RobotTask.model_validate({**TASK, "seed": seed, **asking})
     with tempfile.TemporaryDirectory() as folder, served(task, Path(folder) / "run") as service:
-        found = episodes_of(service, gym.make("Table-v0"), asks)
+        found = episodes_of(service, gym.make("Table-v0"), asks, person == "finishes")
     lines = [",".join(f"{value:g}" for value in each) for each in found]
     file_of(*job).write_text("\n".join(["return,steps,person,ended_by_person", *lines, ""]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--person", choices=SEEDS, default="nudges")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
-    workers = parser.parse_args().workers
+    options = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    jobs = [(seed, asks) for seed in SEEDS for asks in (True, False)]
-    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=1) as pool:
+    jobs = [(options.person, seed, asks) for seed in SEEDS[options.person] for asks in (True, False)]
+    with multiprocessing.get_context("spawn").Pool(options.workers, maxtasksperchild=1) as pool:
         for _ in pool.imap_unordered(run, jobs, chunksize=1):
             pass
     first: dict[bool, list[int]] = {True: [], False: []}
-    for seed, asks in jobs:
-        rows = np.loadtxt(file_of(seed, asks), delimiter=",", skiprows=1, ndmin=2)
-        docked = rows[-1, 0] > 0
+    for person, seed, asks in jobs:
+        rows = np.loadtxt(file_of(person, seed, asks), delimiter=",", skiprows=1, ndmin=2)
+        docked = counts(rows[-1, 0], rows[-1, 2], person == "finishes")
         first[asks].append(len(rows) if docked else EPISODES + 1)
         who = "" if not docked else ", driven by the person" if rows[-1, 3] else ", by itself"
         share = rows[:, 2].sum() / rows[:, 1].sum()
