@@ -3,8 +3,8 @@
     python benchmarks/scales/compare.py
 
 Draws docs/benchmark.png and prints the tables of docs/benchmark.md, from results/scales and results/benchmark/peers.
-Runs of the default configuration are those of the reports: seeds 100 to 115, and for LunarLander also 116 to 131 and
-132 to 147 (results/default); nothing was chosen with these.
+Runs of the default configuration have seeds 148 to 163 (results/default-2), those of the former one 100 to 115, and for
+LunarLander also 116 to 131 and 132 to 147 (results/default); nothing was chosen with these.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TASKS = {
     "MountainCar-v0": (-130.0, 60_000),
     "PendulumTorques-v0": (-200.0, 20_000),
 }
-SECOND, LANDER = "second report", "LunarLander-v3"
+FORMER, SECOND, LANDER = "BDPI, former default", "second report", "LunarLander-v3"
 NAMES = {"dqn": "DQN (RL Zoo)", "qr-dqn": "QR-DQN (RL Zoo)", "ppo": "PPO (RL Zoo)", "sac": "SAC (RL Zoo), any torque"}
 COLOURS = {
     "BDPI": "#0072b2",
@@ -52,7 +52,8 @@ def series() -> dict[str, dict[str, list[History]]]:
     found: dict[str, dict[str, list[History]]] = {}
     for task in TASKS:
         found[task] = {
-            "BDPI": histories(report, task),
+            "BDPI": archived("default-2", task),
+            FORMER: histories(report, task),
             "BDPI, paper": list(papers[task]["paper"].values()),
         }
     rows: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
@@ -68,6 +69,12 @@ def series() -> dict[str, dict[str, list[History]]]:
     return found
 
 
+def archived(archive: str, task: str) -> list[History]:
+    """All runs of a task that ``bdpi report`` has put into results/."""
+    runs = read_runs(ROOT / "results" / archive)[1]
+    return [History(np.cumsum(run.lengths).astype(float), run.returns) for run in runs if run.place.environment == task]
+
+
 def histories(report: Results, task: str) -> list[History]:
     """All runs of a task; the report has one configuration."""
     (runs,) = report[task].values()
@@ -79,6 +86,8 @@ def draw(found: dict[str, dict[str, list[History]]], path: Path) -> None:
     figure, axes = plt.subplots(1, len(TASKS), figsize=(13, 3.2), layout="constrained")
     for axis, (task, (threshold, steps)) in zip(axes, TASKS.items(), strict=True):
         for name, runs in found[task].items():
+            if name == FORMER:
+                continue
             reached = int(min(steps, min(history.steps[-1] for history in runs)))  # no run is longer than its curve
             blocks = max(4, round(40 * reached / steps))
             curves = np.array([history.curve(reached, blocks) for history in runs])
@@ -107,13 +116,9 @@ def main() -> None:
     report = load([ROOT / "results" / "scales" / "report"])
     second = load([ROOT / "results" / "scales" / "report-2"])
     landers = {
-        "BDPI": histories(report, LANDER),
-        f"BDPI, {SECOND}": histories(second, LANDER),
-        "BDPI, third report": [
-            History(np.cumsum(run.lengths).astype(float), run.returns)
-            for run in read_runs(ROOT / "results" / "default")[1]
-            if run.place.environment == LANDER
-        ],
+        FORMER: histories(report, LANDER),
+        f"{FORMER}, {SECOND}": histories(second, LANDER),
+        f"{FORMER}, third report": archived("default", LANDER),
     }
     for threshold in (100.0, 200.0):
         rows += [[LANDER, *reached(runs, threshold, name)] for name, runs in landers.items()]
@@ -127,15 +132,18 @@ def main() -> None:
                 means = np.array([returns.mean() for returns in ended])
                 rows.append([LANDER, f"{first} to {last}", name, text(interval(means), 0), f"{means.min():.0f}"])
     print_table(["task", "steps", "agent", "mean return", "lowest run"], rows)
+    tables = {"BDPI": archived("default-2", "Table-v0"), FORMER: histories(report, "Table-v0")}
+    lakes = {FORMER: histories(report, "FrozenLake8x8-v1")}  # which today's default learns to the bit
     rows = []
-    for task, windows in WINDOWS.items():
-        for first, last in windows:
-            means = np.array([history.returns[first:last].mean() for history in histories(report, task)])
-            lowest = f"{means.min():.2f}"
-            rows.append([task, f"{first} to {last}", text(interval(means), 2), lowest])
-    print_table(["task", "episodes", "mean return", "lowest run"], rows)
-    docked = [np.flatnonzero(history.returns[:100] > 50) for history in histories(report, "Table-v0")]
-    print(f"Table-v0: {sum(len(found) > 0 for found in docked)} of {len(docked)} runs dock by episode 100\n")
+    for task, runs in (("Table-v0", tables), ("FrozenLake8x8-v1", lakes)):
+        for first, last in WINDOWS[task]:
+            for name, of_agent in runs.items():
+                means = np.array([history.returns[first:last].mean() for history in of_agent])
+                rows.append([task, name, f"{first} to {last}", text(interval(means), 2), f"{means.min():.2f}"])
+    print_table(["task", "agent", "episodes", "mean return", "lowest run"], rows)
+    for name, of_agent in tables.items():
+        docks = [(history.returns[:100] > 50).any() for history in of_agent]
+        print(f"Table-v0, {name}: {sum(docks)} of {len(docks)} runs dock by episode 100\n")
     print_table(
         ["task", "steps", "score", "unit of the environment", "within", "return in the last fifth"],
         units(report, second),

@@ -159,8 +159,9 @@ def test_normalization_of_several_environments_after_a_crash(tmp_path):
     def envs() -> VecNormalize:
         return VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")] * 2))
 
-    # kept draws make episodes shorter, which then have more first observations
-    agent = BDPI("MlpPolicy", envs(), journal=tmp_path / "robot.sqlite", persistence=1.0, **SMALL).learn(100)
+    # kept draws, and learning fast, make episodes shorter, which then have more first observations
+    slow = {"persistence": 1.0, "learning_rate": 1e-4, **SMALL}
+    agent = BDPI("MlpPolicy", envs(), journal=tmp_path / "robot.sqlite", **slow).learn(100)
     agent.save(tmp_path / "agent")
     agent.learn(300, reset_num_timesteps=False)
     agent.close_journal()
