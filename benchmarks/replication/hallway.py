@@ -32,7 +32,7 @@ time:
 A random policy has {theirs} on MiniWorld's own Hallway, and {ours} on ours,
 which follows the paper's text: every room has another size, box and robot are anywhere in it, an episode has 500 steps
 (`python benchmarks/random_policy.py Hallway-v0 --episodes 1000`). Few runs say little; where learning from pictures
-does not get on, try `--set normalize_images=false --set learning_rate=1e-5`.
+does not get on, try `--agent bdpi-paper --set normalize_images=false --set learning_rate=1e-5`.
 
 ## Why pixels may matter
 

@@ -22,7 +22,7 @@ from bdpi.learner.functional import bind_parameters
 from bdpi.learner.interface import BoolArray, FloatArray, IntArray, Observations
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.perceptron import Perceptron
-from bdpi.learner.scales import FAR, Scales, rescale_critics
+from bdpi.learner.scales import CLOSER, FAR, Scales, rescale_critics
 from bdpi.learner.tabular import TabularLearner, allowed
 
 if TYPE_CHECKING:
@@ -373,7 +373,7 @@ def follow_scales(agent: Ensemble, experience: int) -> None:
     if normalizer is None or not normalizer.norm_obs:
         inputs = agent.observation_size
     learner, memory, estimator = agent.agent_learner, agent.replay_buffer, agent.scale_estimator
-    seen = None if inputs is None else estimator.input_size(inputs)
+    seen = inputs / CLOSER if inputs is not None and estimator.rare else inputs
     if experience >= estimator.due or learner.may_be_far(memory, seen, size):
         scales = estimator.estimate(before, learner, memory, experience, inputs, size, agent.rare_rewards)
         if scales is not before:

@@ -61,7 +61,7 @@ from bdpi.agents.masks import MaskSource, reset_infos
 from bdpi.agents.memories import MemoryChoice, choose_memory
 from bdpi.agents.normalizing import update_normalizer
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
-from bdpi.agents.scales import RARER, ScaleEstimator
+from bdpi.agents.scales import ScaleEstimator
 from bdpi.envs.factors import DEFAULT_BITS
 from bdpi.envs.wrappers.retracing import CONTINUED
 from bdpi.learner import Hyperparameters, native
@@ -69,7 +69,7 @@ from bdpi.learner.arrangement import Precision
 from bdpi.learner.interface import FloatArray, IntArray
 from bdpi.learner.registry import LearnerChoice
 from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule, check_rule
-from bdpi.learner.scales import Scales
+from bdpi.learner.scales import RARER, Scales
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -9,10 +9,7 @@ import numpy as np
 
 from bdpi.agents.agent_learner import AgentLearner
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
-from bdpi.learner.scales import FAR, Scales, range_of, scale_returns, scale_to_range
-
-#: Where rewards are rare, returns and learning rates are so many times smaller, and observations so many times closer.
-RARER, CLOSER = 3.0, 2.0
+from bdpi.learner.scales import CLOSER, FAR, RARER, Scales, range_of, scale_returns, scale_to_range
 
 
 @dataclass
@@ -29,10 +26,6 @@ class ScaleEstimator:
 
     #: what a saved agent holds of it
     saved: ClassVar[dict[str, type]] = {"due": int, "rare": bool}
-
-    def input_size(self, asked: float) -> float:
-        """Of observations as networks see them now, where an agent asks for this."""
-        return asked / CLOSER if self.rare else asked
 
     def estimate(
         self,
@@ -62,7 +55,7 @@ class ScaleEstimator:
         if input_size is not None:
             if was_rare != self.rare and not is_first:
                 scales = replace(scales, factor=scales.factor * np.float32(CLOSER if was_rare else 1 / CLOSER))
-            input_size = self.input_size(input_size)
+            input_size = input_size / CLOSER if self.rare else input_size
             newest = learner.flat(memory.newest_observations())
             if newest is not None and (is_due or scales.is_far(newest, input_size)):
                 parts = map(learner.flat, memory.next_observations_in_pieces())

@@ -24,6 +24,8 @@ _ROUNDING = 1e-6  # of single precision, relative to the size of a number
 FAR = 4.0
 #: Bounds that are so many times as far away as what was seen say nothing about what will be.
 FARTHEST_BOUND = 1000.0
+#: Where rewards are rare, returns and learning rates are so many times smaller, and inputs so many times closer.
+RARER, CLOSER = 3.0, 2.0
 
 
 @dataclass(frozen=True, eq=False)
