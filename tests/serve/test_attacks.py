@@ -52,13 +52,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         ("/v1/observe", {"seq": 1, "executed_action": 0, "reward": 0, "next_observation": [0, 0]}, {}, 409, "seq"),
         ("/v1/person", {"command": "drive", "robot": "robot", "action": 7}, {}, 422, "action"),
         ("/v1/person", {"command": "eval"}, {}, 422, "command"),
-        ("/v1/act", b"[" * 50_000, {}, 400, None),
+        ("/v1/act", b"[" * 50_000, {}, 400, "body"),
+        ("/v1/act", b'{"seq": 1, "observation": [0, nan]}', {}, 400, "body"),
+        ("/v1/act", None, {}, 405, "path"),
+        ("/v1/nothing", {}, {}, 404, "path"),
     ],
 )
-def test_is_refused(server: Server, path: str, body: Any, headers: dict[str, str], status: int, field: Any) -> None:
+def test_is_refused(server: Server, path: str, body: Any, headers: dict[str, str], status: int, field: str) -> None:
     found, answer = server.send(path, body, headers)
     assert found == status
-    assert field is None or answer["field"] == field
+    assert answer["field"] == field
+    assert answer.keys() == {"error", "field"}
 
 
 @pytest.mark.parametrize("path", ["/../task.json", "/v1/../../etc/passwd", "/%2e%2e/agent.zip", "/templates/live.js"])
@@ -122,6 +126,12 @@ def test_robots_and_their_requests_are_bounded(tmp_path: Path) -> None:
         assert server.send("/v1/act", {**ACT, "robot": "third"})[0] == 403
         for status in (429, 200):  # two within a second; later, one again
             until(lambda status=status: server.send("/v1/episodes", {"robot": "second"})[0] == status)
+
+
+def test_less_than_a_request_a_second_may_be_allowed(tmp_path: Path) -> None:
+    with running(tmp_path, limits={"requests_per_second": 0.5}) as server:
+        assert [server.send("/v1/episodes", {})[0] for _ in range(2)] == [200, 429]
+        until(lambda: server.send("/v1/episodes", {})[0] == 200)
 
 
 def test_where_others_listen_a_token_is_needed() -> None:

@@ -79,7 +79,7 @@ int main(int n, char **words) {
     bdpi_robot robot;
     bdpi_open(&robot, "127.0.0.1", n > 1 ? words[1] : "", "c", "");
     robot.patience = 1;
-    return bdpi_begin(&robot) == BDPI_LOST ? 0 : 1;
+    return bdpi_begin(&robot) == BDPI_LOST && strstr(robot.text, "no answer from 127.0.0.1") ? 0 : 1;
 }
 """,
     "mjs": """
