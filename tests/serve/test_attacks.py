@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Server, running, until
+from serving import TASK, Server, running, until
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from bdpi.runs.errors import RunError
 from bdpi.serve.guard import LARGEST
+from bdpi.serve.listen import reachable, serve
+from bdpi.serve.task import RobotTask
 
 CONNECTIONS = 64
 ACT = {"seq": 1, "observation": [0, 1]}
@@ -77,6 +80,20 @@ def test_a_web_socket_of_another_site_is_refused(server: Server) -> None:
         with pytest.raises(InvalidStatus) as refused:
             connect(f"ws://127.0.0.1:{server.port}{path}", origin="http://evil.example").__enter__()  # type: ignore[arg-type]
         assert refused.value.response.status_code == 403
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "localhost:8000", "http://localhost:8000/", "http://", "ftp://a"])
+def test_only_pages_with_an_address_are_let_in(origin: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="--origin is"):
+        serve(RobotTask.model_validate(TASK), tmp_path / "run", "127.0.0.1", 0, print, origins=[origin])
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_address_that_is_shown_can_be_opened() -> None:
+    assert reachable("127.0.0.1") == "127.0.0.1"
+    assert reachable("robot.local") == "robot.local"
+    for host in ("0.0.0.0", "::"):
+        assert reachable(host) not in (host, "")
 
 
 def test_requests_that_do_not_come_are_given_up(tmp_path: Path) -> None:
