@@ -37,6 +37,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     [
         ("/v1/act", ACT, {"Origin": "http://evil.example"}, 403, "Origin"),
         ("/v1/act", ACT, {"Origin": "null"}, 403, "Origin"),
+        ("/v1/act", ACT, {"Origin": "http://["}, 403, "Origin"),
+        ("/v1/act", ACT, {"Host": "["}, 403, "Host"),
         ("/v1/act", ACT, {"Host": "evil.example"}, 403, "Host"),  # a name that was made to lead here
         ("/v1/state", None, {"Host": "evil.example:8088"}, 403, "Host"),
         ("/v1/act", ACT, {"Content-Type": "text/plain"}, 415, "Content-Type"),  # what forms of other sites can send
@@ -82,7 +84,9 @@ def test_a_web_socket_of_another_site_is_refused(server: Server) -> None:
         assert refused.value.response.status_code == 403
 
 
-@pytest.mark.parametrize("origin", ["*", "null", "localhost:8000", "http://localhost:8000/", "http://", "ftp://a"])
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "localhost:8000", "http://localhost:8000/", "http://", "http://[", "ftp://a"]
+)
 def test_only_pages_with_an_address_are_let_in(origin: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="--origin is"):
         serve(RobotTask.model_validate(TASK), tmp_path / "run", "127.0.0.1", 0, print, origins=[origin])

@@ -7,12 +7,20 @@ import hmac
 import json
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 LARGEST = 256 << 10  # bytes of a body, or of a message
 #: The subprotocol of WebSockets; browsers can send the token only as another one, after this prefix.
 PROTOCOL, TOKEN = "bdpi", "token."
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def address(url: str) -> SplitResult:
+    """The parts of an address; of what is none, all are empty."""
+    try:
+        return urlsplit(url)
+    except ValueError:  # http://[
+        return urlsplit("")
 
 
 class Guard:
@@ -47,11 +55,11 @@ class Guard:
     def _refusal(self, scope: Any) -> tuple[int, str, str] | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host, origin = headers.get("host", ""), headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host and origin not in self._origins:
+        if origin is not None and address(origin).netloc != host and origin not in self._origins:
             own = "open the page of this server, or start it with --origin"
             return 403, "Origin", f"requests from {origin[:100]} are not allowed: {own}"
         if self._token is None:
-            name = urlsplit(f"//{host}").hostname
+            name = address(f"//{host}").hostname
             if name not in _LOOPBACK:
                 return 403, "Host", f"this server is 127.0.0.1 or localhost, not {host[:100]}"
             return None

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
@@ -22,7 +21,7 @@ from starlette.middleware.cors import CORSMiddleware
 from bdpi.runs.errors import RunError
 from bdpi.serve.app import make_app
 from bdpi.serve.connections import PATIENCE, bounded
-from bdpi.serve.guard import LARGEST, Guard
+from bdpi.serve.guard import LARGEST, Guard, address
 from bdpi.serve.run import served
 from bdpi.serve.task import RobotTask
 from bdpi.storage.atomic import replacing
@@ -59,7 +58,7 @@ def serve(
         guarded = _for_pages_of(origins, Guard(make_app(service), token, patience, origins))
         shown = reachable(host)
         shown = f"[{shown}]" if ":" in shown else shown
-        address = f"http://{shown}:{listening.getsockname()[1]}/"
+        shown = f"http://{shown}:{listening.getsockname()[1]}/"
         config = _config(guarded, task.limits.connections, patience)
         say(f"{task.name}: {folder} has {service.agent.num_timesteps} transitions")
         if token is not None:
@@ -72,7 +71,7 @@ def serve(
 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end)
-        say(f"Listening: {address}{'' if token is None else f'#token={token}'}")
+        say(f"Listening: {shown}{'' if token is None else f'#token={token}'}")
         server.run(sockets=[listening])
     say(f"Saved: {folder}")
 
@@ -148,11 +147,11 @@ def reachable(host: str) -> str:
 
 def _check_origin(origin: str) -> None:
     """:raises RunError: for what no browser names a page's origin"""
-    parts = urlsplit(origin)
+    parts = address(origin)
     if (
         parts.scheme not in ("http", "https")
         or not parts.netloc
-        or origin != f"{parts.scheme}://{parts.netloc}".lower()
+        or origin != f"{parts.scheme}://{parts.netloc.lower()}"
     ):
         raise RunError(f"--origin is {origin!r:.100}: write http://192.168.0.5:8000, without a path or a last /")
 
