@@ -131,8 +131,9 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
         own = (f"http://127.0.0.1:{server.port}/", "data:")
         assert [each for each in browser.requests if not each.startswith(own)] == []
     with Journal(server.out / "journal.sqlite", read_only=True) as journal:
-        ends = [step for step in journal.steps() if step.terminated]
-    assert [step.reward for step in ends] == [7.5]
+        steps = list(journal.steps())
+    assert [step.action for step in steps] == [each["action"] for each in told if each["action"] is not None]
+    assert [step.reward for step in steps if step.terminated] == [7.5]
 
 
 def test_each_action_has_a_key_and_long_names_leave_the_stop_in_sight(tmp_path: Path) -> None:
