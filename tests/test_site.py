@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-# The pages whose Python is run here, and what makes it shorter. clients.md, robots.md, speed.md have their own tests.
+# The pages whose Python is run here, and what makes it shorter. Those of `others` below have tests of their own.
 PAGES = {
     "choosing.md": {"2_000": "300"},
     "environments.md": {"1_000": "300", "n_eval_episodes=5": "n_eval_episodes=1"},
@@ -27,7 +27,7 @@ def blocks(page: str) -> list[str]:
 
 
 def test_every_page_with_python_is_run():
-    others = {"clients.md", "robots.md", "speed.md"}
+    others = {"clients.md", "robots.md", "serve.md", "speed.md"}
     assert {path.name for path in (ROOT / "docs").glob("*.md") if blocks(path.name)} == PAGES.keys() | others
 
 

@@ -11,7 +11,7 @@
  *   }
  *
  * Results: an action from 0 on; BDPI_ENDED: begin the next episode; BDPI_WAIT: stand still, then bdpi_act again;
- * BDPI_REFUSED: robot.text says why; BDPI_LOST: no answer for robot.patience seconds.
+ * BDPI_REFUSED, BDPI_LOST (no answer for robot.patience seconds): robot.text says why.
  * robot.picture, a small JPEG or PNG in base64, goes with the next act or step, and the page shows it.
  * Before the first include: #define _POSIX_C_SOURCE 200112L
  */
@@ -126,14 +126,23 @@ static inline int bdpi_post(bdpi_robot *robot, const char *kind) {
         pause.tv_usec = 50000;
         select(0, NULL, NULL, NULL, &pause);
     }
+    snprintf(robot->text, sizeof robot->text, "no answer from %s:%s for %d seconds", robot->host, robot->port, robot->patience);
     return BDPI_LOST;
+}
+
+/* A number in JSON. What is not finite becomes NaN, which the server refuses by the name of its field. */
+static inline const char *bdpi_number(char digits[32], double value) {
+    if (value - value != 0) return "NaN";
+    snprintf(digits, 32, "%.9g", value);
+    return digits;
 }
 
 /* Append numbers; returns the new length, or 0 where they do not fit. */
 static inline size_t bdpi_numbers(bdpi_robot *robot, size_t length, const float *values, int n) {
+    char digits[32];
     for (int i = 0; i < n && length; i++) {
         size_t room = sizeof robot->request - length;
-        int written = snprintf(robot->request + length, room, "%s%.9g", i ? "," : "", (double)values[i]);
+        int written = snprintf(robot->request + length, room, "%s%s", i ? "," : "", bdpi_number(digits, values[i]));
         length = written < 0 || (size_t)written >= room ? 0 : length + (size_t)written;
     }
     return length + 3 < sizeof robot->request ? length : 0;
@@ -162,10 +171,11 @@ static inline int bdpi_act(bdpi_robot *robot, const float *seen, int n) {
 
 static inline int bdpi_step(bdpi_robot *robot, int executed, float reward, const float *seen, int n, int terminated,
                             int truncated) {
+    char digits[32];
     int length = snprintf(robot->request, sizeof robot->request,
-                          "{\"robot\":\"%s\",\"seq\":%ld,\"executed_action\":%d,\"reward\":%.9g,\"terminated\":%s,"
+                          "{\"robot\":\"%s\",\"seq\":%ld,\"executed_action\":%d,\"reward\":%s,\"terminated\":%s,"
                           "\"truncated\":%s,\"next_observation\":[",
-                          robot->name, robot->seq + 1, executed, (double)reward, terminated ? "true" : "false",
+                          robot->name, robot->seq + 1, executed, bdpi_number(digits, reward), terminated ? "true" : "false",
                           truncated ? "true" : "false");
     return bdpi_send(robot, "step", (size_t)length, seen, n);
 }

@@ -9,7 +9,7 @@
 //     answer = await robot.step(answer.action, reward, seen, terminated, truncated);
 //   }
 //
-// A browser may ask only the server that its page is from.
+// In a page that is not the server's own: bdpi serve TASK.yaml --origin http://localhost:8000, where the page is from.
 
 export class Robot {
   // patience: seconds that a server may be away, for instance to be started again

@@ -19,5 +19,7 @@ int main(int argc, char **argv) {
         }
         if (action != BDPI_ENDED) return 3;
     }
-    return bdpi_act(&robot, seen, 1) == BDPI_REFUSED && strstr(robot.text, "has 1 numbers") ? 0 : 4;
+    if (bdpi_act(&robot, seen, 1) != BDPI_REFUSED || !strstr(robot.text, "has 1 numbers")) return 4;
+    seen[1] = strtof("-inf", NULL); /* a broken sensor */
+    return bdpi_act(&robot, seen, 2) == BDPI_REFUSED && strstr(robot.text, "observation.1 is nan") ? 0 : 5;
 }

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,9 @@ TASK: dict[str, Any] = {
 }
 _PROGRAM = (
     "import sys; from pathlib import Path; from bdpi.serve.listen import serve; from bdpi.serve.task import read_task\n"
-    "task, out, port, patience, trust, host = sys.argv[1:]\n"
+    "task, out, port, patience, trust, host, *origins = sys.argv[1:]\n"
     "say = lambda text: print(text, flush=True)\n"
-    "serve(read_task(Path(task), trust == 'True'), Path(out), host, int(port), say, float(patience))"
+    "serve(read_task(Path(task), trust == 'True'), Path(out), host, int(port), say, float(patience), origins)"
 )
 
 
@@ -50,13 +50,14 @@ class Server:
         patience: float = 10.0,
         trust: bool = False,
         host: str = "127.0.0.1",
+        origins: Sequence[str] = (),
         **changes: Any,
     ) -> None:
         self.out = folder / "run"
         task = folder / "task.yaml"
         task.write_text(yaml.safe_dump({**TASK, **changes}))
         command = [sys.executable, "-c", _PROGRAM, str(task), str(self.out), str(port), str(patience), str(trust)]
-        command.append(host)
+        command += [host, *origins]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         for line in self.process.stdout:

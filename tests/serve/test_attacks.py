@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Server, running, until
+from serving import TASK, Server, running, until
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from bdpi.runs.errors import RunError
 from bdpi.serve.guard import LARGEST
+from bdpi.serve.listen import reachable, serve
+from bdpi.serve.task import RobotTask
 
 CONNECTIONS = 64
 ACT = {"seq": 1, "observation": [0, 1]}
@@ -34,6 +37,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     [
         ("/v1/act", ACT, {"Origin": "http://evil.example"}, 403, "Origin"),
         ("/v1/act", ACT, {"Origin": "null"}, 403, "Origin"),
+        ("/v1/act", ACT, {"Origin": "http://["}, 403, "Origin"),
+        ("/v1/act", ACT, {"Host": "["}, 403, "Host"),
         ("/v1/act", ACT, {"Host": "evil.example"}, 403, "Host"),  # a name that was made to lead here
         ("/v1/state", None, {"Host": "evil.example:8088"}, 403, "Host"),
         ("/v1/act", ACT, {"Content-Type": "text/plain"}, 415, "Content-Type"),  # what forms of other sites can send
@@ -52,13 +57,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         ("/v1/observe", {"seq": 1, "executed_action": 0, "reward": 0, "next_observation": [0, 0]}, {}, 409, "seq"),
         ("/v1/person", {"command": "drive", "robot": "robot", "action": 7}, {}, 422, "action"),
         ("/v1/person", {"command": "eval"}, {}, 422, "command"),
-        ("/v1/act", b"[" * 50_000, {}, 400, None),
+        ("/v1/act", b"[" * 50_000, {}, 400, "body"),
+        ("/v1/act", b'{"seq": 1, "observation": [0, nan]}', {}, 400, "body"),
+        ("/v1/act", None, {}, 405, "path"),
+        ("/v1/nothing", {}, {}, 404, "path"),
     ],
 )
-def test_is_refused(server: Server, path: str, body: Any, headers: dict[str, str], status: int, field: Any) -> None:
+def test_is_refused(server: Server, path: str, body: Any, headers: dict[str, str], status: int, field: str) -> None:
     found, answer = server.send(path, body, headers)
     assert found == status
-    assert field is None or answer["field"] == field
+    assert answer["field"] == field
+    assert answer.keys() == {"error", "field"}
 
 
 @pytest.mark.parametrize("path", ["/../task.json", "/v1/../../etc/passwd", "/%2e%2e/agent.zip", "/templates/live.js"])
@@ -73,6 +82,22 @@ def test_a_web_socket_of_another_site_is_refused(server: Server) -> None:
         with pytest.raises(InvalidStatus) as refused:
             connect(f"ws://127.0.0.1:{server.port}{path}", origin="http://evil.example").__enter__()  # type: ignore[arg-type]
         assert refused.value.response.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "localhost:8000", "http://localhost:8000/", "http://", "http://[", "ftp://a"]
+)
+def test_only_pages_with_an_address_are_let_in(origin: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="--origin is"):
+        serve(RobotTask.model_validate(TASK), tmp_path / "run", "127.0.0.1", 0, print, origins=[origin])
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_address_that_is_shown_can_be_opened() -> None:
+    assert reachable("127.0.0.1") == "127.0.0.1"
+    assert reachable("robot.local") == "robot.local"
+    for host in ("0.0.0.0", "::"):
+        assert reachable(host) not in (host, "")
 
 
 def test_requests_that_do_not_come_are_given_up(tmp_path: Path) -> None:
@@ -122,6 +147,12 @@ def test_robots_and_their_requests_are_bounded(tmp_path: Path) -> None:
         assert server.send("/v1/act", {**ACT, "robot": "third"})[0] == 403
         for status in (429, 200):  # two within a second; later, one again
             until(lambda status=status: server.send("/v1/episodes", {"robot": "second"})[0] == status)
+
+
+def test_less_than_a_request_a_second_may_be_allowed(tmp_path: Path) -> None:
+    with running(tmp_path, limits={"requests_per_second": 0.5}) as server:
+        assert [server.send("/v1/episodes", {})[0] for _ in range(2)] == [200, 429]
+        until(lambda: server.send("/v1/episodes", {})[0] == 200)
 
 
 def test_where_others_listen_a_token_is_needed() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
+import http.server
 import io
 import itertools
 import os
@@ -11,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import gymnasium as gym
@@ -79,7 +82,7 @@ int main(int n, char **words) {
     bdpi_robot robot;
     bdpi_open(&robot, "127.0.0.1", n > 1 ? words[1] : "", "c", "");
     robot.patience = 1;
-    return bdpi_begin(&robot) == BDPI_LOST ? 0 : 1;
+    return bdpi_begin(&robot) == BDPI_LOST && strstr(robot.text, "no answer from 127.0.0.1") ? 0 : 1;
 }
 """,
     "mjs": """
@@ -124,20 +127,35 @@ def test_a_robot_gives_up_on_a_server_that_is_silent(tmp_path: Path, language: s
 
 @pytest.mark.skipif(find_chromium() is None, reason=f"no browser: none of {', '.join(NAMES)} is installed")
 def test_a_robot_in_a_browser_learns(tmp_path: Path) -> None:
-    """In a page of the server: a browser asks no other."""
-    client = (CLIENTS / "javascript" / "bdpi_robot.mjs").read_text().replace("export class", "class")
+    """In a page from elsewhere, which the server was told of; not in another one."""
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    shutil.copy(CLIENTS / "javascript" / "bdpi_robot.mjs", pages)
+    (pages / "index.html").write_text('<!doctype html><link rel="icon" href="data:,">')
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(pages))
     loop = """(async () => {
-      const robot = new Robot(location.origin, "browser");
+      const { Robot } = await import("./bdpi_robot.mjs");
+      const robot = new Robot("http://127.0.0.1:%d", "browser", "%s", 1);
       await robot.begin();
       let answer = await robot.act([0, 0]);
       for (let step = 0; answer.status !== "ended"; step++)
         answer = await robot.step(answer.action, step, [0, answer.action], false, step === 29);
       return answer.stored;
     })()"""
-    with running(tmp_path) as server, contextlib.closing(Browser()) as browser:
-        browser.open(f"http://127.0.0.1:{server.port}/")
-        assert browser.run(f"(() => {{ {client}\nreturn {loop}; }})()") == 30
-        assert browser.problems == []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as site, contextlib.closing(Browser()) as browser:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        own, other = (f"http://{name}:{site.server_port}" for name in ("127.0.0.1", "localhost"))
+        with running(tmp_path, origins=[own], host="127.1") as server:
+            browser.open(f"{own}/")
+            assert browser.run(loop % (server.port, server.token)) == 30
+            address, offered = f"ws://127.0.0.1:{server.port}/v1/ws", ["bdpi", f"token.{server.token}"]
+            opened = f"new Promise((done) => {{ new WebSocket('{address}', {offered}).onopen = () => done(true); }})"
+            assert browser.run(opened)
+            assert browser.problems == []
+            browser.open(f"{other}/")
+            with pytest.raises(AssertionError, match="Failed to fetch"):
+                browser.run(loop % (server.port, server.token))
+        site.shutdown()
     with Journal(server.out / "journal.sqlite", read_only=True) as journal:
         assert [step.reward for step in journal.steps()] == list(range(30))
 

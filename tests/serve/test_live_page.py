@@ -106,7 +106,11 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
         assert browser.run("document.documentElement.scrollWidth") <= 390
         browser.run("scrollTo(0, document.body.scrollHeight)")
         assert browser.run("scrollY > 0 && document.querySelector('#stop').getBoundingClientRect().top >= 0")
-        browser.click("#stop")
+        browser.click("#stop")  # once more is no other command
+        stopped = len(told)
+        until(lambda: len(told) >= stopped + 20)
+        assert {each["status"] for each in told[stopped:]} == {"stopped"}
+        browser.click("#clear")
         until(lambda: told[-1]["status"] == "policy")
         browser.click("#hold")
         until(lambda: not browser.run("document.querySelector('[data-mark=start]').hidden"))
@@ -119,7 +123,7 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
         browser.click("#learning")
         until(lambda: server.send("/v1/state")[1]["learns"] is False)
 
-        until(lambda: browser.run("document.querySelector('#stop').getAttribute('aria-pressed')") == "false")
+        until(lambda: browser.run("document.querySelector('#clear').disabled"))
         assert browser.run("document.documentElement.scrollWidth") <= 390
         assert browser.run("document.querySelector('[data-action=\"0\"]').getBoundingClientRect().height") >= 40
         assert browser.run("window.evil") is None
@@ -127,8 +131,43 @@ def test_a_person_watches_drives_and_stops(tmp_path: Path) -> None:
         own = (f"http://127.0.0.1:{server.port}/", "data:")
         assert [each for each in browser.requests if not each.startswith(own)] == []
     with Journal(server.out / "journal.sqlite", read_only=True) as journal:
-        ends = [step for step in journal.steps() if step.terminated]
-    assert [step.reward for step in ends] == [7.5]
+        steps = list(journal.steps())
+    assert [step.action for step in steps] == [each["action"] for each in told if each["action"] is not None]
+    assert [step.reward for step in steps if step.terminated] == [7.5]
+
+
+def test_each_action_has_a_key_and_long_names_leave_the_stop_in_sight(tmp_path: Path) -> None:
+    actions = [f"action_{number}_with_a_long_name_without_a_space" for number in range(12)]
+    with (
+        running(tmp_path, name="w" * 100, actions=actions) as server,
+        robot_at_work(server) as told,
+        contextlib.closing(Browser(320, 568)) as browser,
+    ):
+        browser.open(_Address(server.port))  # type: ignore[arg-type]
+        until(lambda: browser.run("document.querySelector('[data-action=\"11\"]') !== null"))
+        assert browser.run("document.documentElement.scrollWidth") <= 320
+        left, _, width, _ = browser.box("#stop")
+        assert left >= 0
+        assert left + width <= 320
+        assert browser.run("document.querySelector('header').getBoundingClientRect().height") < 568 / 4
+        browser.run("document.querySelector('[data-action=\"11\"]').focus()")
+        browser._call("Input.dispatchKeyEvent", type="keyDown", key=" ", text=" ")
+        until(lambda: (told[-1]["status"], told[-1]["action"]) == ("person", 11))
+        browser._call("Input.dispatchKeyEvent", type="keyUp", key=" ")
+        until(lambda: told[-1]["status"] == "policy")
+        assert browser.problems == []
+
+
+def test_the_page_follows_a_server_of_another_task(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    names = "[...document.querySelectorAll('.actions button')].map((each) => each.firstChild.textContent.at(-1))"
+    with contextlib.closing(Browser(390, 800)) as browser:
+        with running(tmp_path / "first", actions=["a", "b"]) as server, robot_at_work(server):
+            browser.open(_Address(server.port))  # type: ignore[arg-type]
+            until(lambda: browser.run(names) == ["a", "b"])
+        with running(tmp_path / "second", port=server.port, actions=["c", "d"]) as server, robot_at_work(server):
+            until(lambda: browser.run(names) == ["c", "d"])
 
 
 def test_a_watched_run_has_nothing_to_press(tmp_path: Path) -> None:

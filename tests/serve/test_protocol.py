@@ -229,6 +229,16 @@ def test_a_task_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     path.write_text('name: lamp\nobservations: [{name: night, low: 1, high: 0}]\nactions: ["off", "on"]')
     with pytest.raises(RunError, match="low is 1, which must be less than high"):
         read_task(path)
+    for given, says in (
+        ("hyperparameters: {ncritics: 3}", r"task.yaml: 'hyperparameters' knows no 'ncritics'"),
+        ("policy_kwargs: {netarch: [8]}", r"task.yaml: 'policy_kwargs' knows no 'netarch'"),
+        ('safety: [{when: noon, above: 1, forbid: ["on"]}]', r"task.yaml: 'noon' is none of the observations, night"),
+    ):
+        path.write_text(
+            f'name: lamp\nobservations: [{{name: night, low: 0, high: 1}}]\nactions: ["off", "on"]\n{given}'
+        )
+        with pytest.raises(RunError, match=says):
+            read_task(path)
 
 
 def test_advisors_of_a_task_are_asked_where_it_is_trusted(tmp_path: Path) -> None:

@@ -24,6 +24,12 @@ def serve(
     out: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Folder of the run.", show_default="runs/serve/NAME")
     ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="Pages from there may ask, too: robots in a browser. Several times, if needed."
+        ),
+    ] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Ask the advisors that the task names.")] = False,
 ) -> None:
     """Let robots act and learn over HTTP, with a page on which a person can watch and take over.
@@ -43,7 +49,7 @@ def serve(
 
     chosen = read_task(task, trust)
     with warnings_as_notes(say):
-        listen(chosen, out or Path("runs") / "serve" / task.stem, host, port, say)
+        listen(chosen, out or Path("runs") / "serve" / task.stem, host, port, say, origins=origin or ())
 
 
 def need_server(what: str) -> None:

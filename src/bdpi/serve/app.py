@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
 
 from bdpi.agents.advice import Weights
 from bdpi.serve.page import add_page, chosen
@@ -43,7 +44,7 @@ def make_app(service: Service) -> FastAPI:
         refreshing.cancel()
 
     title = f"bdpi serve: {service.task.name}"
-    refusals: Any = {status: {"model": Refusal} for status in (401, 403, 404, 408, 409, 413, 415, 422, 429, 507)}
+    refusals: Any = {status: {"model": Refusal} for status in (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 507)}
     urls: Any = {"responses": refusals, "openapi_url": "/v1/openapi.json", "docs_url": None, "redoc_url": None}
     app = FastAPI(title=title, version="1", lifespan=lifespan, **urls)
 
@@ -93,9 +94,20 @@ def make_app(service: Service) -> FastAPI:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            at = first["loc"][-1]
+            near = f"{error.body[at : at + 20]!r}" if isinstance(error.body, str) else "its end"
+            return JSONResponse(_error("body", f"the body is not JSON from character {at} on, {near}"), 400)
         where = ".".join(str(each) for each in first["loc"][1:]) or "body"
         value = "" if first["type"] == "missing" or isinstance(first["input"], dict) else f" is {first['input']!r:.80}"
         return JSONResponse(_error(where, f"{where}{value}: {first['msg']}"), 422)
+
+    @app.exception_handler(HTTPException)
+    async def refused_by_itself(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == 400:
+            return JSONResponse(_error("body", "the body is not JSON, or holds too much within itself"), 400)
+        message = f"{request.method} {request.url.path!r:.80}: {error.detail}; /v1/openapi.json says what there is"
+        return JSONResponse(_error("path", message), error.status_code, error.headers)
 
     return app
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 LARGEST = 256 << 10  # bytes of a body, or of a message
 #: The subprotocol of WebSockets; browsers can send the token only as another one, after this prefix.
 PROTOCOL, TOKEN = "bdpi", "token."
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def address(url: str) -> SplitResult:
+    """The parts of an address; of what is none, all are empty."""
+    try:
+        return urlsplit(url)
+    except ValueError:  # http://[
+        return urlsplit("")
 
 
 class Guard:
@@ -21,10 +30,11 @@ class Guard:
     :param token: that every request but that for the page must bear; None: none is needed, and the server is only
         reachable, and only named, as this machine
     :param patience: seconds for a body
+    :param origins: of pages that may ask beside the server's own, as browsers name them
     """
 
-    def __init__(self, app: Any, token: str | None, patience: float) -> None:
-        self._app, self._token, self._patience = app, token, patience
+    def __init__(self, app: Any, token: str | None, patience: float, origins: Sequence[str] = ()) -> None:
+        self._app, self._token, self._patience, self._origins = app, token, patience, origins
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -45,10 +55,11 @@ class Guard:
     def _refusal(self, scope: Any) -> tuple[int, str, str] | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host, origin = headers.get("host", ""), headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
-            return 403, "Origin", f"requests from {origin[:100]} are not allowed: open the page of this server"
+        if origin is not None and address(origin).netloc != host and origin not in self._origins:
+            own = "open the page of this server, or start it with --origin"
+            return 403, "Origin", f"requests from {origin[:100]} are not allowed: {own}"
         if self._token is None:
-            name = urlsplit(f"//{host}").hostname
+            name = address(f"//{host}").hostname
             if name not in _LOOPBACK:
                 return 403, "Host", f"this server is 127.0.0.1 or localhost, not {host[:100]}"
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import os
 import re
@@ -10,16 +11,17 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
 
 from bdpi.runs.errors import RunError
 from bdpi.serve.app import make_app
 from bdpi.serve.connections import PATIENCE, bounded
-from bdpi.serve.guard import LARGEST, Guard
+from bdpi.serve.guard import LARGEST, Guard, address
 from bdpi.serve.run import served
 from bdpi.serve.task import RobotTask
 from bdpi.storage.atomic import replacing
@@ -32,21 +34,31 @@ _IDLE = 60  # seconds that a connection without requests is kept
 
 
 def serve(
-    task: RobotTask, folder: Path, host: str, port: int, say: Callable[[str], None], patience: float = PATIENCE
+    task: RobotTask,
+    folder: Path,
+    host: str,
+    port: int,
+    say: Callable[[str], None],
+    patience: float = PATIENCE,
+    origins: Sequence[str] = (),
 ) -> None:
     """Serve a task until the process is asked to end.
 
     :param folder: of the run
     :param say: is told the address, and the token where there is one
     :param patience: seconds that a request may take to come
+    :param origins: of pages that may ask beside the server's own: robots in a browser
     :raises RunError: when the address cannot be listened at, or the run cannot be gone on with
     """
+    for origin in origins:
+        _check_origin(origin)
     listening = _listen(host, port)
     with listening, served(task, folder) as service:
         token = None if _is_loopback(host) else token_of(folder / "token", say)
-        guarded = Guard(make_app(service), token, patience)
-        shown = f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{listening.getsockname()[1]}/"
+        guarded = _for_pages_of(origins, Guard(make_app(service), token, patience, origins))
+        shown = reachable(host)
+        shown = f"[{shown}]" if ":" in shown else shown
+        shown = f"http://{shown}:{listening.getsockname()[1]}/"
         config = _config(guarded, task.limits.connections, patience)
         say(f"{task.name}: {folder} has {service.agent.num_timesteps} transitions")
         if token is not None:
@@ -59,8 +71,9 @@ def serve(
 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end)
-        say(f"Listening: {address}{'' if token is None else f'#token={token}'}")
+        say(f"Listening: {shown}{'' if token is None else f'#token={token}'}")
         server.run(sockets=[listening])
+    say(f"Saved: {folder}")
 
 
 @contextlib.contextmanager
@@ -82,7 +95,7 @@ def beside(app: Any, port: int) -> Iterator[str]:
             thread.join()
 
 
-def _config(app: Guard, connections: int, patience: float, **more: Any) -> uvicorn.Config:
+def _config(app: Any, connections: int, patience: float, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=bounded(connections, patience),
@@ -110,8 +123,47 @@ def _listen(host: str, port: int) -> socket.socket:
             listening.close()
             raise
     except OSError as error:
-        raise RunError(f"{host}:{port} cannot be listened at: {error.strerror or error}; choose --port") from None
+        remedy = "another --port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
+        raise RunError(f"{host}:{port} cannot be listened at: {error.strerror or error}; choose {remedy}") from None
     return listening
+
+
+def reachable(host: str) -> str:
+    """An address that others can open, also where ``host`` stands for all that this machine has."""
+    try:
+        version = ipaddress.ip_address(host).version if ipaddress.ip_address(host).is_unspecified else 0
+    except ValueError:
+        version = 0
+    if not version:
+        return host
+    family, other = (socket.AF_INET, "192.0.2.1") if version == 4 else (socket.AF_INET6, "2001:db8::1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as line:
+            line.connect((other, 9))  # sends nothing: says which address would be used
+            return str(line.getsockname()[0])
+    except OSError:  # no network
+        return socket.gethostname()
+
+
+def _check_origin(origin: str) -> None:
+    """:raises RunError: for what no browser names a page's origin"""
+    parts = address(origin)
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.netloc
+        or origin != f"{parts.scheme}://{parts.netloc.lower()}"
+    ):
+        raise RunError(f"--origin is {origin!r:.100}: write http://192.168.0.5:8000, without a path or a last /")
+
+
+def _for_pages_of(origins: Sequence[str], app: Any) -> Any:
+    """Browsers ask first whether a page may send what it sends, and need to be told."""
+    headers = ["Authorization", "Content-Type"]
+    return (
+        CORSMiddleware(app, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=headers)
+        if origins
+        else app
+    )
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 from collections.abc import Awaitable, Callable
@@ -71,6 +72,7 @@ def chosen(socket: WebSocket) -> str | None:
     return PROTOCOL if PROTOCOL in socket.scope.get("subprotocols", []) else None
 
 
+@functools.cache
 def _page() -> str:
     """What draws curves, and its looks, are those of the page of a report."""
     package = Path(bdpi.__file__).parent

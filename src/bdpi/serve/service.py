@@ -49,16 +49,16 @@ class _Session:
         self.told: Action | None = None
         #: of its camera, the latest; for the page
         self.picture: str | None = None
-        self._tokens, self._filled = task.limits.requests_per_second, time.monotonic()
+        self._tokens, self._filled = max(1.0, task.limits.requests_per_second), time.monotonic()
 
     @property
     def seq(self) -> int:
         return 0 if self.last is None else self.last.seq
 
     def count(self, per_second: float) -> None:
-        """:raises Refused: for more requests than that, after a burst of as many"""
+        """:raises Refused: for more requests than that, after a burst of as many, or of one"""
         now = time.monotonic()
-        self._tokens = min(per_second, self._tokens + (now - self._filled) * per_second)
+        self._tokens = min(max(1.0, per_second), self._tokens + (now - self._filled) * per_second)
         self._filled = now
         if self._tokens < 1:
             raise Refused(429, "robot", f"{self.name} sends more than {per_second:g} requests a second: send fewer")

@@ -171,11 +171,13 @@ class RobotTask(BaseModel):
 def complaint(error: ValidationError) -> tuple[str, str]:
     """The field that is wrong first, and what is wrong with it, with its value."""
     first = error.errors()[0]
-    field = ".".join(map(str, first["loc"])) or "it"
+    field, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    if not field:  # of several fields together
+        return field, message
     if first["type"] == "missing":
         return field, f"{field} is missing"
     value = "" if isinstance(first["input"], dict) else f" is {first['input']!r:.80}"
-    return field, f"{field}{value}: {first['msg'].removeprefix('Value error, ')}"
+    return field, f"{field}{value}: {message}"
 
 
 def read_task(path: Path, trust: bool = False) -> RobotTask:
@@ -206,6 +208,6 @@ def read_task(path: Path, trust: bool = False) -> RobotTask:
             f"{path} names the advisor {task.advisors[0]}, which would be told all observations: if you know it and "
             "trust the file, give --trust"
         )
-    settings = {**task.hyperparameters, **task.policy_kwargs}
-    check_settings(task.agent, {name: [value] for name, value in settings.items()}, str(path))
+    for key in ("hyperparameters", "policy_kwargs"):
+        check_settings(task.agent, {name: [value] for name, value in getattr(task, key).items()}, str(path), key)
     return task

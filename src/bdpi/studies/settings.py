@@ -10,11 +10,12 @@ from bdpi.runs.errors import RunError
 _ACTOR_AND_VALUES = ("ppo", "a2c", "acktr", "acer")  # SB3 calls their second network vf, not qf
 
 
-def check_settings(agent: str, values: Mapping[str, Iterable[Any]], where: str) -> None:
+def check_settings(agent: str, values: Mapping[str, Iterable[Any]], where: str, key: str = "set") -> None:
     """Names and kinds of values; whether a number is in its range is for the agent to say.
 
     :param values: all that each hyper-parameter may have
     :param where: for messages
+    :param key: there, which has the hyper-parameters
     :raises RunError: when there is no such agent, it has no such hyper-parameter, or a value is of the wrong kind
     """
     from bdpi.agents.schema import PATHS
@@ -31,7 +32,7 @@ def check_settings(agent: str, values: Mapping[str, Iterable[Any]], where: str) 
             # As texts, which is how --set has them: the same names and kinds, and the same words about them.
             parse_settings([f"{name}={_as_typed(name, value, agent)!r}" for value in choices], cls)
     except RunError as error:
-        raise RunError(f"{where}: {error}".replace("--set knows no", "'set' knows no")) from None
+        raise RunError(f"{where}: {error}".replace("--set knows no", f"{key!r} knows no")) from None
 
 
 def _as_typed(name: str, value: Any, agent: str) -> Any:

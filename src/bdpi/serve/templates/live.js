@@ -21,15 +21,19 @@
   };
 
   const answer = await fetch("/v1/task", { headers });
-  if (!answer.ok) { link.textContent = (await answer.json()).error; return; }
-  const task = await answer.json();
-  document.title = by("title").textContent = task.name;
+  if (!answer.ok) {
+    link.textContent = answer.status === 401 ? "Open the whole address that bdpi serve printed, with #token= and what follows." : (await answer.json()).error;
+    return;
+  }
+  const described = await answer.text(), task = JSON.parse(described);
+  document.title = by("title").textContent = by("title").title = task.name;
   const drives = !task.watched; // a watched run takes no commands
   by("stop").hidden = by("all").hidden = !drives;
 
   // -- controls ------------------------------------------------------------------------------------------------
 
-  by("stop").addEventListener("click", () => tell({ command: state && state.stopped ? "clear" : "stop" }));
+  by("stop").addEventListener("click", () => tell({ command: "stop" })); // also when pressed twice
+  by("clear").addEventListener("click", () => tell({ command: "clear" }));
   by("pause").addEventListener("click", () => tell({ command: state.paused ? "resume" : "pause" }));
   by("learning").addEventListener("click", () => tell({ command: state.learns ? "pause_learning" : "resume_learning" }));
   by("hold").addEventListener("click", () => tell({ command: state.holds ? "go_on" : "hold" }));
@@ -65,6 +69,7 @@
       const share = html("span", { class: "share" });
       const button = html("button", { type: "button", "data-action": index }, html("span", {}, drives && index < 9 ? `${index + 1}  ${action}` : action), share);
       button.addEventListener("pointerdown", (event) => { if (drives && event.button === 0) { driver = name; hold(name, index); } });
+      button.addEventListener("keydown", (event) => { if (drives && !event.repeat && [" ", "Enter"].includes(event.key)) { driver = name; hold(name, index, event.key); } });
       return { button, share };
     });
     const rows = task.observations.map((each) => {
@@ -143,16 +148,24 @@
       element.textContent = key === "journal_bytes" ? Math.round(state[key] / 1000) : state[key];
     }
     by("stop").setAttribute("aria-pressed", String(state.stopped));
-    by("stop").textContent = state.stopped ? "Stopped: let robots act again" : "Emergency stop";
+    by("stop").textContent = state.stopped ? "Stopped" : "Emergency stop";
+    by("clear").disabled = !state.stopped;
     by("pause").setAttribute("aria-pressed", String(state.paused));
     by("learning").setAttribute("aria-pressed", String(!state.learns));
     by("hold").setAttribute("aria-pressed", String(state.holds));
     state.robots.forEach(draw);
+    document.title = `${state.robots.some((robot) => robot.asks) ? "Asks for help: " : ""}${task.name}`;
     by("findings").replaceChildren(...(state.findings ?? []).map((each) => html("li", {}, `May not learn: ${each}`)));
     const row = state.curves;
     if (!row) return; // as they were
     if (!curves || curves.panels.length !== row.panels.length) curves = new Row(row, by("curves"));
     else curves.update(row);
+  }
+
+  // A server of another task may have come in the place of the one before: its actions have other names.
+  async function check() {
+    const now = await fetch("/v1/task", { headers }).catch(() => null);
+    if (now && now.ok && await now.text() !== described) location.reload();
   }
 
   function connect() {
@@ -161,6 +174,7 @@
       link.textContent = "connected";
       if (stops) tell({ command: "stop" });
       stops = false;
+      check();
     });
     socket.addEventListener("message", (event) => {
       const message = JSON.parse(event.data);
