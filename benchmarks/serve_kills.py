@@ -35,6 +35,7 @@ TASK = {
     "hyperparameters": {"n_critics": 2, "batch_size": 16, "learning_starts": 16},
     "policy_kwargs": {"net_arch": [8]},
 }
+KILLS = 200
 _APART = 10**6  # the first steps of two robots
 ROBOT = """
 import sys, time
@@ -160,7 +161,7 @@ class Killed:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=KILLS, help="what fewer show is not kept")
     kills = parser.parse_args().kills
     with tempfile.TemporaryDirectory() as folder:
         killed = Killed(Path(folder))
@@ -171,9 +172,10 @@ def main() -> None:
         found = {"kills": kills, **killed.check()}
     text = "".join(f"{name},{value}\n" for name, value in found.items())
     print(text, end="")
-    path = ROOT / "results" / "serve" / "kills.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    if kills >= KILLS:
+        path = ROOT / "results" / "serve" / "kills.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def memory_of(server: Server) -> int:
 @contextlib.contextmanager
 def robot_that_goes_on(server: Server) -> Iterator[list[float]]:
     """It is answered all the time; how long it waited for each answer."""
-    robot, waited, stop = Robot(port=server.port, name="honest", patience=0), [], threading.Event()
+    robot, waited, stop = Robot(port=server.port, name="honest", patience=10), [], threading.Event()
     robot.begin()
     robot.act([0, 0])
 
