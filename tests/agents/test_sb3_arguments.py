@@ -50,6 +50,32 @@ def test_an_unknown_argument_is_answered_with_the_nearest_name():
         make(learning_starts=-1)
 
 
+@pytest.mark.parametrize("name", ["use_sde", "action_noise"])
+def test_a_name_that_is_like_no_other_is_not_guessed(name):
+    with pytest.raises(TypeError, match=f"no argument '{name}': its constructor takes"):
+        make(**{name: None})
+
+
+@pytest.mark.parametrize("agent_class", AGENTS)
+@pytest.mark.parametrize("name", ["n_critics", "prior_scale", "is_table"])
+def test_what_an_agent_says_itself_is_no_argument_of_its_policy(agent_class, name):
+    hint = "give n_critics to the agent itself" if name == "n_critics" else ""
+    with pytest.raises(TypeError, match=f"Policy has no argument '{name}': {hint}"):
+        make(agent_class, policy_kwargs={name: 3})
+
+
+def test_load_ignores_what_the_constructor_ignores(tmp_path):
+    make().save(tmp_path / "agent")
+    with pytest.warns(UserWarning, match="BDPI ignores exploration_initial_eps: no actions are random"):
+        BDPI.load(tmp_path / "agent", exploration_initial_eps=0.1)
+
+
+def test_load_names_the_argument_that_the_file_has_another_size_for(tmp_path):
+    make().save(tmp_path / "agent")
+    with pytest.raises(ValueError, match="leave n_critics out, which does not fit it"):
+        BDPI.load(tmp_path / "agent", n_critics=9)
+
+
 def test_learning_starts_counts_steps_before_the_first_epoch():
     model = make(learning_starts=30, batch_size=8).learn(40)
     assert epochs_of(model) == 11  # after the 30th step and after each of the 10 that follow
@@ -163,6 +189,15 @@ def test_memories_of_sb3_are_understood():
 
     with pytest.raises(ValueError, match="derived from TransitionBuffer"):
         make(replay_buffer_class=Foreign)
+
+
+def test_arguments_of_a_memory_are_not_lost_in_silence():
+    with pytest.raises(TypeError, match="did you mean handle_timeout_termination"):
+        make(replay_buffer_kwargs={"handle_timeouts_termination": True})
+    with pytest.raises(TypeError, match="give optimize_memory_usage to the agent itself"):
+        make(replay_buffer_class=ReplayBuffer, replay_buffer_kwargs={"optimize_memory_usage": True})
+    with pytest.warns(UserWarning, match="handle_timeout_termination=False is ignored: .*EndAtTimeLimit"):
+        make(replay_buffer_kwargs={"handle_timeout_termination": False})
 
 
 def test_a_memory_is_loaded_where_there_is_none(tmp_path):
