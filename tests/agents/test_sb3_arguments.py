@@ -50,6 +50,17 @@ def test_an_unknown_argument_is_answered_with_the_nearest_name():
         make(learning_starts=-1)
 
 
+@pytest.mark.parametrize(("n_envs", "batch_size"), [(1, 100), (3, 99)])
+def test_a_small_memory_makes_small_batches_where_none_were_asked_for(n_envs, batch_size):
+    env, few = DummyVecEnv([Walk] * n_envs), {"n_critics": 2, "fit_steps": 1, "seed": 1}
+    with pytest.warns(UserWarning, match=f"batch_size is {batch_size} instead of 256: buffer_size=100"):
+        model = BDPI("MlpPolicy", env, buffer_size=100, **few).learn(120)
+    assert model.batch_size == batch_size
+    assert epochs_of(model) > 0
+    with pytest.raises(ValueError, match="buffer_size must be at least batch_size"):
+        BDPI("MlpPolicy", env, buffer_size=100, batch_size=256, **few)
+
+
 @pytest.mark.parametrize("name", ["use_sde", "action_noise"])
 def test_a_name_that_is_like_no_other_is_not_guessed(name):
     with pytest.raises(TypeError, match=f"no argument '{name}': its constructor takes"):

@@ -111,17 +111,26 @@ def check_settings(agent: Ensemble) -> None:
     check_train_freq(agent.train_freq, agent.n_envs)
 
 
-def check_capacity(agent: Ensemble) -> None:
-    """The replay memory of an agent that learns has room for a batch; one that is loaded to be watched needs none."""
+def check_capacity(agent: Ensemble, *, batch_is_default: bool = False) -> None:
+    """The replay memory of an agent that learns has room for a batch; one that is loaded to be watched needs none.
+
+    :param batch_is_default: nobody asked for its size, so that it may be smaller
+    """
     for name in ("buffer_size", "batch_size"):
         check_integer(name, getattr(agent, name), 1)
     capacity = agent.buffer_size // agent.n_envs * agent.n_envs
-    if capacity < agent.batch_size:
-        rounded = f" ({capacity} in {agent.n_envs} environments)" if capacity != agent.buffer_size else ""
-        raise ValueError(
-            f"buffer_size must be at least batch_size ({agent.batch_size}), got {agent.buffer_size}{rounded}: "
-            "learning starts when the buffer holds one batch"
-        )
+    if capacity >= agent.batch_size:
+        return
+    if batch_is_default and capacity:
+        text = f"batch_size is {capacity} instead of {agent.batch_size}: buffer_size={agent.buffer_size} holds no more"
+        warnings.warn(text, UserWarning, stacklevel=4)
+        agent.batch_size = capacity
+        return
+    rounded = f" ({capacity} in {agent.n_envs} environments)" if capacity != agent.buffer_size else ""
+    raise ValueError(
+        f"buffer_size must be at least batch_size ({agent.batch_size}), got {agent.buffer_size}{rounded}: "
+        "learning starts when the buffer holds one batch"
+    )
 
 
 def warn_of_missing_gpu(device: Any) -> None:
