@@ -348,13 +348,18 @@ def check_truth(name: str, value: Any) -> bool:
 
 
 def masks_of(
-    infos: list[dict[str, Any]], space: spaces.Space[Any], step: int, ended: Any = None
+    infos: list[dict[str, Any]],
+    space: spaces.Space[Any],
+    step: int,
+    ended: Any = None,
+    source: str = 'info["action_mask"]',
 ) -> NDArray[np.bool_] | None:
     """``info["action_mask"]`` of each environment, (n_envs, n_actions); None where no environment gives one.
 
     That of an action of several numbers has the choices for each of them, one after the other.
 
     :param ended: environments whose episode has just ended: it does not matter if nothing is allowed any more there
+    :param source: where the environment says it, for messages
     """
     if not any("action_mask" in info for info in infos):
         return None
@@ -367,14 +372,14 @@ def masks_of(
         mask = np.asarray(info["action_mask"])
         if mask.shape != (n_actions,) or not _is_zeros_and_ones(mask):
             raise ValueError(
-                f'info["action_mask"] of environment {environment} at step {step} must be {n_actions} zeros and ones, '
+                f"{source} of environment {environment} at step {step} must be {n_actions} zeros and ones, "
                 f"one for each action, got {info['action_mask']!r}"
             )
         if not _allows(mask, sizes):
             if ended is not None and ended[environment]:
                 continue
             raise ValueError(
-                f'info["action_mask"] of environment {environment} at step {step} allows no action at all'
+                f"{source} of environment {environment} at step {step} allows no action at all"
                 f"{_of_several(sizes)}; allow one, or end the episode before"
             )
         masks[environment] = mask.astype(bool)
