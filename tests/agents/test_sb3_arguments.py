@@ -94,6 +94,15 @@ def test_learning_starts_counts_steps_before_the_first_epoch():
     assert epochs_of(model) == 21
 
 
+def test_what_q_net_is_looked_up_for():
+    model = make(ABCDQN).learn(40)
+    seen = np.stack([model.observation_space.sample() for _ in range(20)])
+    expected, probable = model.agent_learner.q_values(seen), model.policy.probabilities(seen)
+    assert expected.shape == (model.n_critics, 20, 2)
+    votes = np.eye(2)[expected.argmax(axis=2)].mean(axis=0)
+    np.testing.assert_allclose(probable, votes, atol=1e-6)
+
+
 # -- several steps
 
 
