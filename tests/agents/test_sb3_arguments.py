@@ -388,6 +388,16 @@ def test_optimizer_kwargs_are_adams(tmp_path):
 # -- loading
 
 
+def test_names_are_those_that_sb3_finds(tmp_path):
+    for name in ("pole", "pole-0.5.zip"):
+        make().save(tmp_path / name)
+    (tmp_path / "pole").mkdir()  # of a log
+    for name in ("pole", "pole.zip", "pole-0.5", "pole-0.5.zip"):
+        assert BDPI.load(tmp_path / name).n_critics == QUICK["n_critics"]
+    with pytest.raises(FileNotFoundError, match=r"no saved agent .*pole-0"):
+        BDPI.load(tmp_path / "pole-0")
+
+
 @pytest.mark.parametrize("agent_class", AGENTS)
 def test_loading_to_watch_as_rl_zoo_does(agent_class, tmp_path):
     make(agent_class).learn(30).save(tmp_path / "model")

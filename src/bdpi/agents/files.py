@@ -144,9 +144,9 @@ def _open(path: File) -> tuple[dict[str, Any], Arrays]:
     if not isinstance(path, str | os.PathLike):
         return _read(path, getattr(path, "name", "the file"))
     file = pathlib.Path(path)
-    file = file if file.exists() else with_ending(file)
-    if not file.exists():
-        raise FileNotFoundError(f"there is no saved agent {file}")
+    file = file if file.is_file() else file.with_name(f"{file.name}.zip")  # a dot may be in the name: pole-0.5.zip
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no saved agent {path}")
     refuse_journal(file)
     with file.open("rb") as opened:
         return _read(opened, file)
