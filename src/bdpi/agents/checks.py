@@ -89,6 +89,10 @@ def check_settings(agent: Ensemble) -> None:
     if agent.n_stack > 1 and not isinstance(agent.action_space, spaces.Discrete):
         remedy = stack_outside(agent.n_stack)
         raise ValueError(f"n_stack={agent.n_stack} is for Discrete actions, not {agent.action_space}: {remedy}")
+    for name in ("policy_kwargs", "replay_buffer_kwargs"):
+        if not isinstance(value := getattr(agent, name), dict):  # a file of RL-Zoo has text there
+            raise ValueError(f"{name} must be a dictionary, such as dict(...) makes, got {value!r}")
+    check_truth("optimize_memory_usage", agent.optimize_memory_usage)
     if agent.max_grad_norm is not None:
         check_number("max_grad_norm", agent.max_grad_norm, 0)
     check_number("gamma", agent.gamma, 0, 1, low_included=True)
