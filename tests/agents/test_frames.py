@@ -144,7 +144,7 @@ def test_frames_that_are_not_handed_back_are_warned_of_once():
             _, state = agent.predict(seen)
             agent.predict(seen, state, [False])
         agent.predict(seen)
-    with pytest.warns(RuntimeWarning, match="hand back the state"):
+    with pytest.warns(RuntimeWarning, match="Hand back the state"):
         agent.predict(seen)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -104,9 +104,9 @@ class Frames:
         self._stateless = 0 if state is not None else self._stateless + 1
         if self._stateless == 2:
             warnings.warn(
-                f"predict was called again without a state, and takes each observation for the first of an episode, "
-                f"{self._n_stack} times: hand back the state that it returned, predict(observation, state, "
-                "episode_start), as evaluate_policy does",
+                f"predict was called again without a state: with n_stack={self._n_stack}, each observation is "
+                "taken for the first of an episode. Hand back the state that it returned, predict(observation, state, "
+                "episode_start), as evaluate_policy does.",
                 RuntimeWarning,
                 stacklevel=3,
             )
