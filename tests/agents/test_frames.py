@@ -6,6 +6,7 @@ import itertools
 import re
 import shutil
 import subprocess
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,21 @@ def test_whoever_evaluates_hands_the_frames_back(agent_class, deterministic):
     state = agents[0].predict(np.zeros((2, 2), np.float32))[1]
     with pytest.raises(ValueError, match="give the state that predict returned"):
         agents[0].predict(np.zeros(2, np.float32), state)
+
+
+def test_frames_that_are_not_handed_back_are_warned_of_once():
+    agent, seen = BDPI("MlpPolicy", blind(), n_stack=N, **SMALL), blind().reset(seed=0)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):  # as evaluate_policy does, time and again
+            _, state = agent.predict(seen)
+            agent.predict(seen, state, [False])
+        agent.predict(seen)
+    with pytest.warns(RuntimeWarning, match="Hand back the state"):
+        agent.predict(seen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agent.predict(seen)
 
 
 def test_vecnormalize_treats_all_frames_alike():

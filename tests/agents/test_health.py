@@ -76,6 +76,20 @@ def test_what_cannot_be_learned_from_is_named(fault, steps, code, says):
     assert finding.remedy
 
 
+@pytest.mark.parametrize("space", [None, PARTS])
+def test_a_choice_that_is_never_made_is_no_sensor(space):
+    env = Walk(space, pays=lambda env, action: 1.0, says=lambda env: {"action_mask": [0, 1, 1, 1, 1]})
+    env.action_space = spaces.MultiDiscrete([3, 2])
+    assert learned(env, 1100, policy="MultiInputPolicy" if space else "MlpPolicy", **SKIM).health() == []
+
+
+def test_a_step_of_several_decisions_counts_once():
+    env = Walk(**STUCK, pays=lambda env, action: 1.0)
+    env.action_space = spaces.MultiDiscrete([2, 2])
+    (finding,) = learned(env, 1100, **SKIM).health()
+    assert "dimension 1 never changed in 1100 transitions" in finding.message
+
+
 def test_an_episode_that_never_ends_also_where_learning_waits_for_the_end():
     agent = quick_agent(Walk(**ENDLESS), train_freq=(1, "episode"))
     with pytest.warns(bdpi.HealthWarning, match="10000 steps"):

@@ -80,6 +80,14 @@ def test_the_page_of_the_documentation_is_true(tmp_path: Path) -> None:
         assert talk(hub, tmp_path / "home", f"{code}\nprint(agent.num_timesteps)") == 260
 
 
+def test_the_card_of_an_agent_that_stacks_frames_hands_them_back(tmp_path: Path) -> None:
+    program = AGENT.replace("**quick", "n_stack=2, **quick") + 'print(json.dumps(agent.push_to_hub("ada/stacks")))'
+    with LocalHub(tmp_path / "hub") as hub:
+        talk(hub, tmp_path / "home", program)
+    card = (tmp_path / "hub" / "ada" / "stacks" / "README.md").read_text("utf-8")
+    assert "action, state = agent.predict(observation, state, deterministic=True)" in card
+
+
 PACKAGED = """
 import os
 from huggingface_sb3 import load_from_hub, package_to_hub

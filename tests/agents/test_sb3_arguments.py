@@ -50,11 +50,57 @@ def test_an_unknown_argument_is_answered_with_the_nearest_name():
         make(learning_starts=-1)
 
 
+@pytest.mark.parametrize(("n_envs", "batch_size"), [(1, 100), (3, 99)])
+def test_a_small_memory_makes_small_batches_where_none_were_asked_for(n_envs, batch_size):
+    env, few = DummyVecEnv([Walk] * n_envs), {"n_critics": 2, "fit_steps": 1, "seed": 1}
+    with pytest.warns(UserWarning, match=f"batch_size is {batch_size} instead of 256: buffer_size=100"):
+        model = BDPI("MlpPolicy", env, buffer_size=100, **few).learn(120)
+    assert model.batch_size == batch_size
+    assert epochs_of(model) > 0
+    with pytest.raises(ValueError, match="buffer_size must be at least batch_size"):
+        BDPI("MlpPolicy", env, buffer_size=100, batch_size=256, **few)
+
+
+@pytest.mark.parametrize("name", ["use_sde", "action_noise"])
+def test_a_name_that_is_like_no_other_is_not_guessed(name):
+    with pytest.raises(TypeError, match=f"no argument '{name}': its constructor takes"):
+        make(**{name: None})
+
+
+@pytest.mark.parametrize("agent_class", AGENTS)
+@pytest.mark.parametrize("name", ["n_critics", "prior_scale", "is_table"])
+def test_what_an_agent_says_itself_is_no_argument_of_its_policy(agent_class, name):
+    hint = "give n_critics to the agent itself" if name == "n_critics" else ""
+    with pytest.raises(TypeError, match=f"Policy has no argument '{name}': {hint}"):
+        make(agent_class, policy_kwargs={name: 3})
+
+
+def test_load_ignores_what_the_constructor_ignores(tmp_path):
+    make().save(tmp_path / "agent")
+    with pytest.warns(UserWarning, match="BDPI ignores exploration_initial_eps: no actions are random"):
+        BDPI.load(tmp_path / "agent", exploration_initial_eps=0.1)
+
+
+def test_load_names_the_argument_that_the_file_has_another_size_for(tmp_path):
+    make().save(tmp_path / "agent")
+    with pytest.raises(ValueError, match="leave n_critics out, which does not fit it"):
+        BDPI.load(tmp_path / "agent", n_critics=9)
+
+
 def test_learning_starts_counts_steps_before_the_first_epoch():
     model = make(learning_starts=30, batch_size=8).learn(40)
     assert epochs_of(model) == 11  # after the 30th step and after each of the 10 that follow
     model.learn(10)  # with the counter set back
     assert epochs_of(model) == 21
+
+
+def test_what_q_net_is_looked_up_for():
+    model = make(ABCDQN).learn(40)
+    seen = np.stack([model.observation_space.sample() for _ in range(20)])
+    expected, probable = model.agent_learner.q_values(seen), model.policy.probabilities(seen)
+    assert expected.shape == (model.n_critics, 20, 2)
+    votes = np.eye(2)[expected.argmax(axis=2)].mean(axis=0)
+    np.testing.assert_allclose(probable, votes, atol=1e-6)
 
 
 # -- several steps
@@ -163,6 +209,15 @@ def test_memories_of_sb3_are_understood():
 
     with pytest.raises(ValueError, match="derived from TransitionBuffer"):
         make(replay_buffer_class=Foreign)
+
+
+def test_arguments_of_a_memory_are_not_lost_in_silence():
+    with pytest.raises(TypeError, match="did you mean handle_timeout_termination"):
+        make(replay_buffer_kwargs={"handle_timeouts_termination": True})
+    with pytest.raises(TypeError, match="give optimize_memory_usage to the agent itself"):
+        make(replay_buffer_class=ReplayBuffer, replay_buffer_kwargs={"optimize_memory_usage": True})
+    with pytest.warns(UserWarning, match="handle_timeout_termination=False is ignored: .*EndAtTimeLimit"):
+        make(replay_buffer_kwargs={"handle_timeout_termination": False})
 
 
 def test_a_memory_is_loaded_where_there_is_none(tmp_path):
@@ -331,6 +386,16 @@ def test_optimizer_kwargs_are_adams(tmp_path):
 
 
 # -- loading
+
+
+def test_names_are_those_that_sb3_finds(tmp_path):
+    for name in ("pole", "pole-0.5.zip"):
+        make().save(tmp_path / name)
+    (tmp_path / "pole").mkdir()  # of a log
+    for name in ("pole", "pole.zip", "pole-0.5", "pole-0.5.zip"):
+        assert BDPI.load(tmp_path / name).n_critics == QUICK["n_critics"]
+    with pytest.raises(FileNotFoundError, match=r"no saved agent .*pole-0"):
+        BDPI.load(tmp_path / "pole-0")
 
 
 @pytest.mark.parametrize("agent_class", AGENTS)

@@ -131,6 +131,17 @@ def test_masks_are_not_exported_and_that_is_said(with_memory: bool) -> None:
         BDPI.load("robot.zip").predict(seen)
 
 
+def test_of_several_parts_there_are_no_probabilities_to_take() -> None:
+    env = Walk(pays=lambda env, action: 1.0, says=lambda env: {"action_mask": [0, 1, 1, 1]})
+    env.action_space = spaces.MultiDiscrete([2, 2])
+    quick_agent(env).learn(20).save("robot.zip")
+    for name in ("robot.onnx", "robot.h"):
+        result = bdpi_command("export", "robot.zip", name)
+        assert "may choose actions that are not allowed" in result.output
+        assert "take the largest" not in result.output
+    assert "take the largest" not in Path("robot.h").read_text()
+
+
 def test_the_format_overrides_the_ending(lake: Path) -> None:
     assert bdpi_command("export", lake, "deep/policy.inc", "--format", "c").exit_code == 0
     assert "policy_act" in Path("deep/policy.inc").read_text()

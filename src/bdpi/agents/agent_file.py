@@ -16,7 +16,7 @@ import torch
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces
 
-from bdpi.agents.arguments import UNLESS_GIVEN, settings_of, unknown
+from bdpi.agents.arguments import UNLESS_GIVEN, settings_of, unknown, without_ignored
 from bdpi.agents.encoding import Arrays, Foreign, decode, encode
 from bdpi.agents.environments import make_if_id
 from bdpi.agents.files import File, read_agent, read_parameters, write_agent
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 AnyAgent = TypeVar("AnyAgent", bound="Ensemble")
 
+#: Arguments that say how large networks are.
+_SHAPING = {"n_critics", "n_stack", "policy_class", "policy_kwargs", "prior_scale"}
 #: What comes out of a file whose parts are missing, garbled, or do not fit together.
 _UNLOADABLE = (
     KeyError,
@@ -186,6 +188,8 @@ def load_agent(
             remedy = "give load a smaller buffer_size or batch_size, or load it on a larger machine"
             raise ValueError(f"{path} does not fit into memory: {said}; {remedy}") from error
         remedy = "take another copy of it, or train again"
+        if given := ", ".join(sorted(_SHAPING & (changes.keys() | custom_objects.keys()))):
+            remedy = f"leave {given} out, which does not fit it, or {remedy}"
         raise ValueError(f"{path} is damaged, or of another kind of agent: {said}; {remedy}") from error
 
 
@@ -208,7 +212,7 @@ def _from_file(
     force_reset: bool,
     changes: dict[str, Any],
 ) -> AnyAgent:
-    names = declared(agent_class)
+    changes, names = without_ignored(agent_class, changes, 5), declared(agent_class)
     kept = names | {f"_{part}": dict for part in agent_class.parts}
     check_names(document["attributes"].keys() - custom_objects.keys(), kept)  # before values are made
     data = {

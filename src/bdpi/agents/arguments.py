@@ -6,7 +6,7 @@ import difflib
 import inspect
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -186,6 +186,8 @@ _IGNORED = {
     **dict.fromkeys(("tau", "target_update_interval"), _NO_TARGETS),
     **dict.fromkeys(("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"), _NO_RANDOM_ACTIONS),
 }
+#: Arguments of policies that are loaded without their agent, which has them otherwise.
+ALONE = {"n_critics", "is_table", "prior_scale"}
 _VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
@@ -196,11 +198,19 @@ def complete(agent_class: type[Any], given: Settings) -> Settings:
     """
     if strange := given.keys() - DEFAULTS.keys() - _IGNORED.keys():
         raise TypeError(unknown(agent_class, strange, "its constructor"))
+    return {**DEFAULTS, **without_ignored(agent_class, given, 5)}  # type: ignore[typeddict-item]
+
+
+def without_ignored(agent_class: type[Any], given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
+    """What was given, without what means nothing here, which a warning names.
+
+    :param stacklevel: of that warning, see ``warnings.warn``
+    """
     if ignored := [name for name in _IGNORED if name in given]:
         reasons = "; ".join(dict.fromkeys(_IGNORED[name] for name in ignored))
-        warnings.warn(f"{agent_class.__name__} ignores {', '.join(ignored)}: {reasons}", UserWarning, stacklevel=4)
-    kept: Settings = {name: value for name, value in given.items() if name not in _IGNORED}  # type: ignore[assignment]
-    return {**DEFAULTS, **kept}
+        text = f"{agent_class.__name__} ignores {', '.join(ignored)}: {reasons}"
+        warnings.warn(text, UserWarning, stacklevel=stacklevel)
+    return {name: value for name, value in given.items() if name not in _IGNORED}
 
 
 def common_arguments() -> list[inspect.Parameter]:
@@ -252,21 +262,22 @@ def settings_of(agent_class: type[Any]) -> dict[str, inspect.Parameter]:
     return {name: each for name, each in parameters.items() if each.kind not in _VARIABLE and name not in beside}
 
 
-def unknown(agent_class: type[Any], names: Iterable[str], taken_by: str) -> str:
-    """Says that an agent does not take arguments of these names, and which were meant, perhaps."""
-    return _unknown(agent_class, names, settings_of(agent_class), taken_by)
+def unknown(owner: type[Any], names: Iterable[str], taken_by: str, known: Iterable[str] | None = None) -> str:
+    """Says that a class does not take arguments of these names, and which were meant, perhaps.
 
-
-def _unknown(owner: type[Any], names: Iterable[str], known: Iterable[str], taken_by: str) -> str:
-    known = sorted(known)
-    close = [match for name in names for match in difflib.get_close_matches(name, known, n=1, cutoff=0.5)]
+    :param known: what it takes; None: it is an agent
+    """
+    known = sorted(settings_of(owner) if known is None else known)
+    close = [match for name in names for match in difflib.get_close_matches(name, known, n=1)]
     hint = f"did you mean {' and '.join(close)}? " if close else ""
+    if of_agent := sorted(DEFAULTS.keys() & set(names)):
+        hint = f"give {' and '.join(of_agent)} to the agent itself; "
     given = ", ".join(map(repr, sorted(names)))
     return f"{owner.__name__} has no argument {given}: {hint}{taken_by} takes {', '.join(known)}"
 
 
 def check_policy_arguments(policy_class: type[Any], given: Iterable[str]) -> None:
-    """Refuse what no constructor of the policy takes.
+    """Refuse what no constructor of the policy takes, and what its agent says.
 
     :raises TypeError: with the names that are nearest
     """
@@ -276,6 +287,6 @@ def check_policy_arguments(policy_class: type[Any], given: Iterable[str]) -> Non
         known |= {each.name for each in parameters if each.kind not in _VARIABLE}
         if all(each.kind is not each.VAR_KEYWORD for each in parameters):  # it passes nothing on
             break
-    known -= {"self", "observation_space", "action_space", "lr_schedule"}
+    known -= {"self", "observation_space", "action_space", "lr_schedule"} | ALONE
     if strange := set(given) - known:
-        raise TypeError(_unknown(policy_class, strange, known, "policy_kwargs"))
+        raise TypeError(unknown(policy_class, strange, "policy_kwargs", known))

@@ -89,6 +89,10 @@ def check_settings(agent: Ensemble) -> None:
     if agent.n_stack > 1 and not isinstance(agent.action_space, spaces.Discrete):
         remedy = stack_outside(agent.n_stack)
         raise ValueError(f"n_stack={agent.n_stack} is for Discrete actions, not {agent.action_space}: {remedy}")
+    for name in ("policy_kwargs", "replay_buffer_kwargs"):
+        if not isinstance(value := getattr(agent, name), dict):  # a file of RL-Zoo has text there
+            raise ValueError(f"{name} must be a dictionary, such as dict(...) makes, got {value!r}")
+    check_truth("optimize_memory_usage", agent.optimize_memory_usage)
     if agent.max_grad_norm is not None:
         check_number("max_grad_norm", agent.max_grad_norm, 0)
     check_number("gamma", agent.gamma, 0, 1, low_included=True)
@@ -111,17 +115,26 @@ def check_settings(agent: Ensemble) -> None:
     check_train_freq(agent.train_freq, agent.n_envs)
 
 
-def check_capacity(agent: Ensemble) -> None:
-    """The replay memory of an agent that learns has room for a batch; one that is loaded to be watched needs none."""
+def check_capacity(agent: Ensemble, *, batch_is_default: bool = False) -> None:
+    """The replay memory of an agent that learns has room for a batch; one that is loaded to be watched needs none.
+
+    :param batch_is_default: nobody asked for its size, so that it may be smaller
+    """
     for name in ("buffer_size", "batch_size"):
         check_integer(name, getattr(agent, name), 1)
     capacity = agent.buffer_size // agent.n_envs * agent.n_envs
-    if capacity < agent.batch_size:
-        rounded = f" ({capacity} in {agent.n_envs} environments)" if capacity != agent.buffer_size else ""
-        raise ValueError(
-            f"buffer_size must be at least batch_size ({agent.batch_size}), got {agent.buffer_size}{rounded}: "
-            "learning starts when the buffer holds one batch"
-        )
+    if capacity >= agent.batch_size:
+        return
+    if batch_is_default and capacity:
+        text = f"batch_size is {capacity} instead of {agent.batch_size}: buffer_size={agent.buffer_size} holds no more"
+        warnings.warn(text, UserWarning, stacklevel=4)
+        agent.batch_size = capacity
+        return
+    rounded = f" ({capacity} in {agent.n_envs} environments)" if capacity != agent.buffer_size else ""
+    raise ValueError(
+        f"buffer_size must be at least batch_size ({agent.batch_size}), got {agent.buffer_size}{rounded}: "
+        "learning starts when the buffer holds one batch"
+    )
 
 
 def warn_of_missing_gpu(device: Any) -> None:
@@ -339,13 +352,18 @@ def check_truth(name: str, value: Any) -> bool:
 
 
 def masks_of(
-    infos: list[dict[str, Any]], space: spaces.Space[Any], step: int, ended: Any = None
+    infos: list[dict[str, Any]],
+    space: spaces.Space[Any],
+    step: int,
+    ended: Any = None,
+    source: str = 'info["action_mask"]',
 ) -> NDArray[np.bool_] | None:
     """``info["action_mask"]`` of each environment, (n_envs, n_actions); None where no environment gives one.
 
     That of an action of several numbers has the choices for each of them, one after the other.
 
     :param ended: environments whose episode has just ended: it does not matter if nothing is allowed any more there
+    :param source: where the environment says it, for messages
     """
     if not any("action_mask" in info for info in infos):
         return None
@@ -358,14 +376,14 @@ def masks_of(
         mask = np.asarray(info["action_mask"])
         if mask.shape != (n_actions,) or not _is_zeros_and_ones(mask):
             raise ValueError(
-                f'info["action_mask"] of environment {environment} at step {step} must be {n_actions} zeros and ones, '
+                f"{source} of environment {environment} at step {step} must be {n_actions} zeros and ones, "
                 f"one for each action, got {info['action_mask']!r}"
             )
         if not _allows(mask, sizes):
             if ended is not None and ended[environment]:
                 continue
             raise ValueError(
-                f'info["action_mask"] of environment {environment} at step {step} allows no action at all'
+                f"{source} of environment {environment} at step {step} allows no action at all"
                 f"{_of_several(sizes)}; allow one, or end the episode before"
             )
         masks[environment] = mask.astype(bool)

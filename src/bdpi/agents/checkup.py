@@ -19,6 +19,7 @@ from bdpi.agents import health
 from bdpi.agents.actions import mask_probabilities
 from bdpi.agents.health import Finding, HealthWarning
 from bdpi.agents.metrics import entropy_bits
+from bdpi.learner.interface import IntArray
 from bdpi.learner.scales import returns_to_go, size_of
 from bdpi.learner.tabular import allowed
 
@@ -150,10 +151,11 @@ def look(agent: Ensemble) -> list[Finding]:
     rewards, discounts = own.rewards[:n], own.discounts[:n]
     inner = (discounts == 1) & (rewards == 0) if agent.gamma < 1 else np.zeros(n, bool)
     frames = getattr(own.observations, "frames", own.observations)  # of a stack, one says what there is to say
-    seen = _seen(frames, n)
+    steps = agent.decisions.end_of_steps(own.actions[:n])
+    seen = agent.decisions.undecided(_seen(frames, steps))
     if agent.hindsight is not None:  # which replaces goals, so that one that never changes is no mistake
         seen = {key: part for key, part in seen.items() if key != "desired_goal"}
-    findings += health.observation_findings(seen, agent.decisions.observation_space, record.count)
+    findings += health.observation_findings(seen, agent.observation_space, record.count)
     findings += health.reward_findings(rewards[~inner], record.differ)
     findings += _scale_findings(agent)
     # Before the first rewards, actor and critics are as random as they began, and rare ones spread slowly.
@@ -176,14 +178,14 @@ def _scale_findings(agent: Ensemble) -> list[Finding]:
     """Whether scales fit what was observed, or are missing."""
     if agent._vec_normalize_env is not None or not agent.agent_learner.learns_in_units:
         return []
-    flat = agent.agent_learner.flat(_seen(agent.replay_buffer.next_observations_held(), len(agent.replay_buffer)))
+    held = np.arange(len(agent.replay_buffer))
+    flat = agent.agent_learner.flat(_seen(agent.replay_buffer.next_observations_held(), held))
     n_scaled = len(agent.policy.scales.factor) // agent.n_stack
     factor = agent.policy.scales.factor[:n_scaled].astype(np.float64)
     size = agent.observation_size
     reach = None if size is None else np.where(factor > 0, size / np.where(factor > 0, factor, 1), 0)
     size = size_of(agent.replay_buffer.returns_to_go()) if agent.return_size is None else None
-    rows = len(agent.replay_buffer)
-    return health.scale_findings(np.zeros((rows, 0)) if flat is None else flat[:, :n_scaled], reach, size)
+    return health.scale_findings(np.zeros((len(held), 0)) if flat is None else flat[:, :n_scaled], reach, size)
 
 
 def values_and_returns(agent: Ensemble) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -236,9 +238,10 @@ def _rows(observations: Any, index: Any) -> Any:
     )
 
 
-def _seen(observations: Any, n: int) -> Any:
-    """The first n observations, or as many of them, evenly spread, as can be looked through quickly."""
+def _seen(observations: Any, rows: IntArray) -> Any:
+    """Observations at these rows, or at as many of them, evenly spread, as can be looked through quickly."""
     parts = observations.values() if isinstance(observations, dict) else [observations]
     numbers = sum(math.prod(part.shape[1:]) for part in parts)
     most = max(health.ENOUGH_TRANSITIONS, _MOST_NUMBERS // max(1, numbers))
-    return _rows(observations, slice(0, n) if n <= most else np.linspace(0, n - 1, most).astype(np.int64))
+    n = len(rows)
+    return _rows(observations, rows if n <= most else rows[np.linspace(0, n - 1, most).astype(np.int64)])

@@ -204,13 +204,22 @@ class Decisions:
         """Whether a transition that is remembered is of the last decision on an action."""
         return self.is_plain or step.action >= self._bounds[-2]
 
-    def own(self, seen: Any) -> Any:
-        """Observations that are remembered, (n, ...), as the environment gave them: a Box, or a Dict."""
+    def end_of_steps(self, actions: IntArray) -> IntArray:
+        """Which of these transitions that are remembered are of the last decision on an action."""
+        return np.flatnonzero(actions >= self._bounds[-2])
+
+    def undecided(self, seen: Any) -> Any:
+        """Observations that are remembered, (n, ...), without what is decided so far; those of a Box stay flat."""
         if self.is_plain:
             return seen
         if isinstance(seen, dict):
             return {key: part for key, part in seen.items() if key != KEY}
-        return seen[:, : seen.shape[1] - self._n_seen].reshape(len(seen), *(self._own.shape or ()))
+        return seen[:, : seen.shape[1] - self._n_seen]
+
+    def own(self, seen: Any) -> Any:
+        """Observations that are remembered, (n, ...), as the environment gave them: a Box, or a Dict."""
+        rows = self.undecided(seen)
+        return rows if self.is_plain or isinstance(rows, dict) else rows.reshape(len(rows), *(self._own.shape or ()))
 
     def as_observed(self, last: Transition) -> Transition:
         """The transition of a last decision with what the environment showed after it."""

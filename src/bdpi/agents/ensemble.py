@@ -222,7 +222,7 @@ class Ensemble(OffPolicyAlgorithm):
         self._autosave, self._checkup = Autosave(), Checkup()
         self.step_log = StepLog()
         if given["_init_setup_model"]:
-            checks.check_capacity(self)
+            checks.check_capacity(self, batch_is_default="batch_size" not in settings)
             checks.check_learning_rate("learning_rate", self.learning_rate)
             self._setup_model()
 

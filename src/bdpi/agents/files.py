@@ -144,9 +144,10 @@ def _open(path: File) -> tuple[dict[str, Any], Arrays]:
     if not isinstance(path, str | os.PathLike):
         return _read(path, getattr(path, "name", "the file"))
     file = pathlib.Path(path)
-    file = file if file.exists() else with_ending(file)
+    if not file.exists() or file.is_dir():
+        file = file.with_name(f"{file.name}.zip")  # which may have a dot before it: pole-0.5.zip
     if not file.exists():
-        raise FileNotFoundError(f"there is no saved agent {file}")
+        raise FileNotFoundError(f"there is no saved agent {path}")
     refuse_journal(file)
     with file.open("rb") as opened:
         return _read(opened, file)

@@ -8,6 +8,7 @@ to, and that step did not end it. ``VecNormalize`` and scales treat all frames o
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -63,6 +64,8 @@ class Frames:
     def __init__(self, space: spaces.Space[Any], n_stack: int, coming: dict[int, NDArray[Any]]) -> None:
         self._space, self._n_stack, self._coming = space, n_stack, coming
         self._shape = stacked_space(space, n_stack).shape or ()
+        #: calls of follow without a state, one after the other; it warns of the second
+        self._stateless = 0
         kind = (n_stack, *(space.shape or ())), space.dtype
         if any((stack.shape, stack.dtype) != kind or not np.isfinite(stack).all() for stack in coming.values()):
             raise ValueError(f"the file is damaged: its frames are not n_stack={n_stack} observations of {space}")
@@ -98,6 +101,15 @@ class Frames:
         is_batch = is_vectorized_observation(frames, self._space)
         frames = frames if is_batch else frames[None]
         stacks = np.repeat(frames[:, None], self._n_stack, axis=1)
+        self._stateless = 0 if state is not None else self._stateless + 1
+        if self._stateless == 2:
+            warnings.warn(
+                f"predict was called again without a state: with n_stack={self._n_stack}, each observation is "
+                "taken for the first of an episode. Hand back the state that it returned, predict(observation, state, "
+                "episode_start), as evaluate_policy does.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         if state is not None:
             before = np.asarray(state[0])
             if before.shape != stacks[:, 1:].shape:

@@ -33,7 +33,7 @@ are expensive, as an algorithm of Stable-Baselines3.{result}
 from {module} import {name}
 
 agent = {name}.from_hub("{repo}")
-action, _ = agent.predict(observation, deterministic={deterministic})
+{predict}, deterministic={deterministic})
 ```
 
 `{file}` holds numbers and JSON, no pickle: loading it runs no code.
@@ -113,8 +113,10 @@ def _card(
         result = f" Its return over {len(returns)} episodes, {way}: {score}."
     tags = [*_TAGS, where] if where else _TAGS
     data = hub.ModelCardData(library_name="stable-baselines3", tags=tags, model_name=name, eval_results=results)
+    stacks = "# state is None where an episode begins\naction, state = agent.predict(observation, state"
     text = _CARD.format(
         name=name,
+        predict=stacks if agent.n_stack > 1 else "action, _ = agent.predict(observation",
         module="bdpi" if module.startswith("bdpi.") else module,
         place=f" for {where}" if where else "",
         film=f"\n![The agent acts]({_FILM})\n" if film else "",

@@ -41,7 +41,7 @@ class MaskSource:
         masks = masks_of(infos, self._space, step)
         if masks is None and self.asked is not None:
             given = [{"action_mask": np.asarray(mask)} for mask in self.asked.env_method(METHOD)]
-            masks = masks_of(given, self._space, step)
+            masks = masks_of(given, self._space, step, source=f"{METHOD}()")
         return masks
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.her import HerReplayBuffer
 
+from bdpi.agents.arguments import unknown
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
 from bdpi.agents.decisions import Decisions
 from bdpi.agents.hindsight import HindsightBuffer, hindsight_settings
 
 _OF_SB3 = (None, ReplayBuffer, DictReplayBuffer, NStepReplayBuffer, HerReplayBuffer)
+_TIMEOUTS = "handle_timeout_termination"
 _OWN = (TransitionBuffer, DictTransitionBuffer, HindsightBuffer)
 
 
@@ -41,6 +44,8 @@ def choose_memory(asked: MemoryChoice, space: spaces.Space[Any], decisions: Deci
     :raises ValueError: for what is not possible
     """
     kind, kwargs, n_steps, hindsight = asked
+    if kind in _OF_SB3 or kind in _OWN:
+        _check_arguments(kind, kwargs)
     if kind is NStepReplayBuffer:
         n_steps = kwargs.get("n_steps", n_steps)
         if kwargs.get("gamma", gamma) != gamma:
@@ -63,3 +68,20 @@ def choose_memory(asked: MemoryChoice, space: spaces.Space[Any], decisions: Deci
             "from TransitionBuffer or DictTransitionBuffer of bdpi.agents.buffers, or be SB3's HerReplayBuffer"
         )
     return MemoryChoice(kind, kwargs, n_steps, hindsight)
+
+
+def _check_arguments(kind: type[Any] | None, kwargs: dict[str, Any]) -> None:
+    """Arguments of a memory that the agent makes; those of ``HerReplayBuffer`` are checked with its goals.
+
+    :raises TypeError: for those that it does not take
+    """
+    known = {_TIMEOUTS} | ({"n_steps", "gamma"} if kind is NStepReplayBuffer else set())
+    if kind is not HerReplayBuffer and (strange := kwargs.keys() - known):
+        raise TypeError(unknown(kind or ReplayBuffer, strange, "replay_buffer_kwargs", known))
+    if not kwargs.get(_TIMEOUTS, True):
+        warnings.warn(
+            f"{_TIMEOUTS}=False is ignored: what follows a time limit is worth something, and optimize_memory_usage "
+            "does not need it. bdpi.envs.wrappers.EndAtTimeLimit makes time limits ends.",
+            UserWarning,
+            stacklevel=6,
+        )

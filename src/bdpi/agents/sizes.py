@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from bdpi.agents.arguments import ALONE
 from bdpi.agents.encoding import Arrays
 from bdpi.agents.frames import stacked_space
 from bdpi.agents.policies import BDPIPolicy
@@ -21,15 +22,13 @@ _MOST_SCRATCH = 100 << 20  # numbers that learners have room for, beside what th
 _WRITES = {"uniform_", "kaiming_uniform_", "normal_"}  # how PyTorch's layers begin
 _LANES = 16  # rows that the native learner handles at once
 _TABLE = 32  # a policy is made with networks, which a table replaces: hidden units of those
-#: Arguments of policies that are loaded without their agent.
-_ALONE = {"n_critics", "is_table", "prior_scale"}
 
 
 def check_policy_names(settings: dict[str, Any]) -> None:
     """:raises ValueError: when they are not arguments of the package's policies, in a file that brings no other"""
     known = list(inspect.signature(BDPIPolicy).parameters)[3:]  # after the spaces and the schedule
     for name in settings:
-        if name not in known or name in _ALONE:
+        if name not in known or name in ALONE:
             raise ValueError(f"the file is damaged: policy_kwargs has {name!r:.100}, which no policy takes")
     function = settings.get("activation_fn")  # a layer with weights would be made many times
     if inspect.isclass(function) and function.__module__ != nn.ReLU.__module__:

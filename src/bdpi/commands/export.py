@@ -65,15 +65,15 @@ def export(
         raise RunError(f"{out} is a folder: name the file to write, for example {out / f'policy{_ending(chosen)}'}")
     file = run if run.is_file() else RunFolder.open(run).agent
 
-    from bdpi.export.inputs import MASKS_ARE_NOT_EXPORTED
+    from bdpi.export.inputs import note_on_masks
     from bdpi.runs.build import warnings_as_notes
 
     with warnings_as_notes(say):
         agent = _load(file)
         said = _write(agent, out, chosen)
     say(f"Wrote {out} ({out.stat().st_size} bytes){said}")
-    if agent.learned_with_masks:
-        say(MASKS_ARE_NOT_EXPORTED)
+    if note := note_on_masks(agent):
+        say(note)
     if _is_searched(file.parent):
         say(
             "Its actions are the single decisions, 0 down and 1 up, of Binary Action Search, and its observations are "

@@ -25,12 +25,12 @@ from bdpi.agents.decisions import Sums
 from bdpi.agents.inputs import Input, Normalization
 from bdpi.agents.policies import Network
 from bdpi.export.inputs import (
-    MASKS_ARE_NOT_EXPORTED,
     bounds_of,
     exportable_networks,
     exportable_table,
     inputs_of,
     leaves,
+    note_on_masks,
 )
 from bdpi.storage.atomic import make_folder, write_atomically
 
@@ -116,7 +116,7 @@ def c_header(agent: Ensemble, name: str = "policy") -> str:
         states=part.space if isinstance(part.space, spaces.Discrete) else None,
         clip=None if normalization is None else normalization.clip,
         first_action=agent.decisions.first_action,
-        note=MASKS_ARE_NOT_EXPORTED if agent.learned_with_masks else "",
+        note=note_on_masks(agent),
         sizes=sizes,
         activation=_ACTIVATIONS[type(modules[1])] if len(modules) > 1 else "",
         arrays=arrays,

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
     from bdpi.agents import Ensemble
 
 
-MASKS_ARE_NOT_EXPORTED = (
-    "The agent learned with action masks, which this file knows nothing of: of its probabilities, take the largest "
-    "that is allowed"
-)
+def note_on_masks(agent: Ensemble) -> str:
+    """What an exported policy lacks where actions were masked; empty: nothing."""
+    if not agent.learned_with_masks:
+        return ""
+    if agent.decisions.is_plain:
+        remedy = "of its probabilities, take the largest that is allowed"
+    else:
+        remedy = "it may choose actions that are not allowed"
+    return f"The agent learned with action masks, which this file knows nothing of: {remedy}"
 
 
 #: Networks whose weighted sum is an opinion.

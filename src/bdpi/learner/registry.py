@@ -86,7 +86,7 @@ _SMALL = (
 )
 _TWINS = 'trains by rules that have a C++ counterpart; for everything else use learner="auto"'
 _ADAM = 'has Adam as it is usual, and takes no max_grad_norm and no optimizer_kwargs; use learner="auto"'
-_SLOW = "and falls back to PyTorch: the same algorithm, but 18 to 140 times slower."
+_SLOW = "It falls back to PyTorch: the same algorithm, but 18 to 140 times slower."
 
 #: In the order in which "auto" tries them, except for the fused one, which has to be asked for.
 NEEDS: dict[LearnerName, tuple[Need, ...]] = {
@@ -105,19 +105,18 @@ NEEDS: dict[LearnerName, tuple[Need, ...]] = {
         Need(
             Task.has_usual_adam,
             _ADAM,
-            f"bdpi's compiled learner shortens no gradients and has Adam's usual settings: max_grad_norm or "
-            f"optimizer_kwargs ask for others {_SLOW}",
+            f"bdpi's compiled learner takes no max_grad_norm and no optimizer_kwargs. {_SLOW}",
         ),
         Need(Task.has_twins, _TWINS),
         Need(
             lambda task: native.is_available(),
             lambda: f"is not available: {native.info()['reason']}",
-            f"bdpi was installed without its compiled learner {_SLOW} {native.REMEDY}",
+            f"bdpi was installed without its compiled learner. {_SLOW} {native.REMEDY}",
         ),
         Need(
             Task.has_compiler,
             f"has to compile a rule that comes as C++ source: {REMEDY}",
-            f"bdpi has no compiler for a rule that comes as C++ source {_SLOW} For the fast one, {REMEDY}.",
+            f"bdpi has no compiler for a rule that comes as C++ source. {_SLOW} For the fast one, {REMEDY}.",
         ),
     ),
     "torch": (),
