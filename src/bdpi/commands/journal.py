@@ -104,10 +104,7 @@ def _show(found: JournalInfo) -> None:
     for name, value in lines:
         say(f"{name:<{width}}  {value}")
     if found.gaps:
-        say(
-            f"{found.gaps} transitions do not begin where the one before ended: of a robot that was stopped; or, if an "
-            "earlier version wrote this, of several environments at once, whose episodes and returns are mixed up here"
-        )
+        say(f"{found.gaps} transitions do not begin where the one before ended: of a robot that was stopped")
 
 
 def _bytes(size: int) -> str:

@@ -179,13 +179,8 @@ def _check_spaces(journal: Journal, name: str, environment: gym.Env[Any, Any], s
 
 
 def _fill(agent: Agent, journal: Journal, n: int, tick: Tick) -> None:
-    """Give the agent the transitions, as if it had made them: with ``load(..., journal=)`` it goes on after them.
-
-    :raises RunError: for transitions that make no sense
-    """
+    """Give the agent the transitions, as if it had made them: with ``load(..., journal=)`` it goes on after them."""
     from stable_baselines3.common.vec_env import VecTransposeImage, unwrap_vec_wrapper
-
-    from bdpi.agents.checks import check_in_space
 
     environment = agent.get_env()
     assert environment is not None
@@ -193,11 +188,6 @@ def _fill(agent: Agent, journal: Journal, n: int, tick: Tick) -> None:
     skipped = max(0, n - agent.replay_buffer.buffer_size)
     steps = itertools.islice(journal.steps(after=skipped), n - skipped)
     for done, step in enumerate(steps, 1):
-        try:
-            for what, seen in (("observation", step.observation), ("next observation", step.next_observation)):
-                check_in_space(what, seen, journal.observation_space, skipped + done, 0)
-        except ValueError as error:
-            raise RunError(f"{journal.path} is damaged: {one_line(error)}") from None
         if isinstance(transpose, VecTransposeImage):
             step = replace(
                 step,
