@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from stable_baselines3.common.vec_env import DummyVecEnv
-from typer.testing import CliRunner
 
 import bdpi
 from bdpi.agents import AGENTS
-from bdpi.cli import app
 from bdpi.runs import recorder
 from bdpi.runs.config import RunConfig
 from bdpi.runs.episodes import read_monitor
@@ -23,6 +21,7 @@ from bdpi.runs.play import open_agent, play
 from bdpi.runs.settings import parse_env_kwargs
 from bdpi.runs.tester import evaluation_means
 from bdpi.runs.train import prepare, prepare_resumption
+from command_line import bdpi_command, succeeds
 
 SMALL = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 1, "batch_size": 16, "n_threads": 1}
 
@@ -133,7 +132,7 @@ def test_agents_of_this_package_alone_step_several_environments_evaluate_and_fil
         with pytest.raises(RunError, match=option):
             prepare(plan_of(agent="dqn", hyperparameters={}, **more))
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in more.items()]
-        result = CliRunner().invoke(app, ["train", "--offline", "robot.sqlite", *arguments])
+        result = bdpi_command("train", "--offline", "robot.sqlite", *arguments)
         assert option in result.output
     with pytest.raises(RunError, match=r"cannot be drawn.*--film-every"):
         prepare(plan_of("odd_worlds:Counting-v0", film_every=2))
@@ -247,10 +246,8 @@ def test_the_command_line_has_all_of_them(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "argv", ["bdpi", "train"])
     words = "train FrozenLake-v1 --steps 90 --env-kwargs is_slippery:False --wrapper odd_wrappers:Longer --n-envs 3"
     words += " --eval-every 30 --eval-episodes 1 --film-every 25 --out run --set n_critics=2 --set fit_steps=1"
-    result = CliRunner().invoke(app, words.split())
-    assert result.exit_code == 0, result.output
+    succeeds(*words.split())
     config = RunFolder(tmp_path / "run").read_run()[0]
     assert (config.env_kwargs, config.wrappers) == ({"is_slippery": False}, ["odd_wrappers:Longer"])
     assert (config.n_envs, config.eval_every, config.eval_episodes, config.film_every) == (3, 30, 1, 25)
-    result = CliRunner().invoke(app, ["play", "run", "--best", "--episodes", "1", "--no-watch"])
-    assert result.exit_code == 0, result.output
+    succeeds("play", "run", "--best", "--episodes", "1", "--no-watch")
