@@ -43,10 +43,6 @@ CHECKPOINT_SECONDS = 300.0
 Tick = Callable[[int, int], object]
 
 
-def _silent(done: int, total: int) -> None:
-    pass
-
-
 @dataclass
 class OfflineProgress(Progress):
     """Epochs instead of episodes and steps.
@@ -76,7 +72,7 @@ def prepare_offline(
     path: Path | None = None,
     *,
     note: Callable[[str], None] = lambda text: None,
-    tick: Tick = _silent,
+    tick: Tick = lambda done, total: None,
     command: Sequence[str] = (),
 ) -> Session:
     """Make the agent and give it the journal's transitions. Nothing is written yet.
