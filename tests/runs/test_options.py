@@ -1,7 +1,6 @@
 """Options of ``bdpi train`` that Stable-Baselines3's users know: what they do, and that they survive resumption."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 import bdpi
 from bdpi.agents import AGENTS
-from bdpi.runs import recorder
 from bdpi.runs.config import RunConfig
 from bdpi.runs.episodes import read_monitor
 from bdpi.runs.errors import RunError
@@ -179,66 +177,6 @@ def test_a_file_asks_for_no_more_evaluations_than_a_run_may_lack(tmp_path: Path)
     folder.config.write_text(json.dumps({**whole, "eval_every": 1, "result": {**whole["result"], "steps": 10**12}}))
     with pytest.raises(RunError, match=r"10{12} steps had 10{12} evaluations of 3 episodes, and 6 of these are there"):
         prepare_resumption(folder.path, steps=2 * 10**12)
-
-
-PLANS = {
-    "several environments": plan_of(n_envs=3, eval_every=40, eval_episodes=2),
-    "noise, and no actor": plan_of(agent="abcdqn", n_envs=2, off_policy_noise=0.2, eval_every=30, eval_episodes=2),
-    "continuous": plan_of("Pendulum-v1", episodes=3, action_bits=2, n_envs=2, eval_every=150, eval_episodes=1),
-    "arguments": plan_of(env_kwargs={"is_slippery": False}, wrappers=["odd_wrappers:Longer"], eval_every=60),
-    "tabular": plan_of(agent="tabular-bdpi", n_envs=2, eval_every=40),
-    "bootstrapped": plan_of(agent="bootstrapped-dqn", eval_every=33, eval_episodes=2),
-}
-
-
-def all_of(path: Path) -> tuple[Any, ...]:
-    logs = [read_monitor(path / name) for name in ("monitor.csv", "eval.csv")]
-    best = learned(path, "best.zip") if (path / "best.zip").exists() else None
-    return [(log.returns, log.lengths) for log in logs], learned(path), best
-
-
-@pytest.mark.parametrize("what", PLANS)
-def test_a_run_that_is_stopped_at_random_steps_has_the_same_bits(tmp_path: Path, what: str) -> None:
-    plan, generator = PLANS[what], np.random.default_rng(1)
-    assert prepare(plan, tmp_path / "whole").run().status == "finished"
-    status, sessions, path = "new", 0, tmp_path / "parts"
-    while status != "finished":
-        left = iter(range(int(generator.integers(5, 119 if plan.action_bits is None else 700))))
-        session = prepare(plan, path) if status == "new" else prepare_resumption(path)
-        session.draws = False
-        status, sessions = session.run(should_stop=lambda left=left: next(left, None) is None).status, sessions + 1
-    assert sessions > 1
-    assert all_of(path) == all_of(tmp_path / "whole")
-
-
-def test_a_run_that_is_killed_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the files of a checkpoint, too, of which the best agent is one."""
-    plan = plan_of(n_envs=2, eval_every=20, eval_episodes=2)
-    assert prepare(plan, tmp_path / "whole").run().status == "finished"
-    monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(recorder, "_CHECKPOINT_SHARE", 1e9)  # after every step
-    generator, original, path, left, kills = np.random.default_rng(1), os.replace, tmp_path / "killed", 0, 0
-
-    def replace_or_die(*paths: Any) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise SystemExit
-        original(*paths)
-
-    monkeypatch.setattr(os, "replace", replace_or_die)
-    done = False
-    while not done:
-        left = int(generator.integers(8, 200))
-        try:
-            session = prepare_resumption(path) if path.exists() else prepare(plan, path)
-            session.draws = False
-            done = session.run().status == "finished"
-        except SystemExit:
-            kills += 1
-        left = 0
-    assert kills > 1
-    assert all_of(path) == all_of(tmp_path / "whole")
 
 
 def test_the_command_line_has_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
