@@ -212,12 +212,12 @@ class Hallway(MiniWorldEnv):  # type: ignore[misc] # MiniWorld has no types
         if self._window is None:
             # MiniWorld's own window needs pyglet to have a display, and draws as fast as it can.
             try:
-                from bdpi.envs.window import Window
+                from bdpi.envs.window import PictureWindow
             except ImportError as error:
                 raise DependencyNotInstalled(
                     'The window needs pygame, which is not installed: run `pip install "gymnasium[toy-text]"`.'
                 ) from error
-            self._window = Window("Hallway", (PICTURE_WIDTH, PICTURE_HEIGHT), self.metadata["render_fps"])
+            self._window = PictureWindow("Hallway", (PICTURE_WIDTH, PICTURE_HEIGHT), self.metadata["render_fps"])
         self._window.show(picture)
         return None
 

@@ -14,7 +14,7 @@ from gymnasium.error import DependencyNotInstalled, InvalidAction, ResetNeeded
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from bdpi.envs.window import Window
+    from bdpi.envs.window import PictureWindow
 
 FORWARD = 0
 TURN_LEFT = 1
@@ -153,7 +153,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
         self._pose: Pose | None = None  # None until the first reset
         self._ended = False
         self._trace: list[Pose] = []
-        self._window: Window | None = None
+        self._window: PictureWindow | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -202,7 +202,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
         try:
             # Only here, so that training needs no pygame.
             from bdpi.envs import table_picture
-            from bdpi.envs.window import Window
+            from bdpi.envs.window import PictureWindow
         except ImportError as error:
             raise DependencyNotInstalled(
                 'Table is drawn with pygame, which is not installed: run `pip install "gymnasium[toy-text]"`.'
@@ -214,7 +214,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
         if self.render_mode == "rgb_array":
             return picture
         if self._window is None:
-            self._window = Window("Table", (table_picture.SIZE, table_picture.SIZE), self.metadata["render_fps"])
+            self._window = PictureWindow("Table", (table_picture.SIZE, table_picture.SIZE), self.metadata["render_fps"])
         self._window.show(picture)
         return None
 

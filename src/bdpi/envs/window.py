@@ -10,7 +10,7 @@ import pygame
 from numpy.typing import NDArray
 
 
-class Window:
+class PictureWindow:
     """Shows pictures at the given rate.
 
     :param title: of the window
