@@ -447,7 +447,7 @@ class Ensemble(OffPolicyAlgorithm):
             self._update_info_buffer(infos, dones)
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
             if self.autosave is not None and not self._background.is_running:  # whose thread looks after it
-                self._save_if_due()
+                self._autosave.save_if_due(self)
             if checkup.has_news or max(self.episodes.steps) >= checkup.most_steps:
                 checkup.after_step(self.episodes)
 
@@ -721,7 +721,7 @@ class Ensemble(OffPolicyAlgorithm):
         has_learned = self._learn_once()
         if has_learned:
             self._epochs_due = max(0.0, self._epochs_due - 1)
-        self._save_if_due()
+        self._autosave.save_if_due(self)
         return has_learned
 
     def _learn_once(self) -> bool:
@@ -732,7 +732,7 @@ class Ensemble(OffPolicyAlgorithm):
         return held > 0
 
     def _look_after(self) -> None:
-        self._save_if_due()
+        self._autosave.save_if_due(self)
         self.step_log.write(self)
 
     def _experience(self, batch_size: int | None = None) -> int:
@@ -1003,9 +1003,6 @@ class Ensemble(OffPolicyAlgorithm):
         """Before saving: note what the background and the memory know."""
         self._epochs_due = self._background.due if self._background.is_running else self._epochs_due
         self._learned_with_masks = self.learned_with_masks  # the memory may not be saved
-
-    def _save_if_due(self) -> None:
-        self._autosave.save_if_due(self)
 
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
         """Write the replay memory to a NumPy file; learning in the background pauses meanwhile.
