@@ -1,6 +1,8 @@
 import os
 import shutil
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Two test processes share the cores; learners and PyTorch taking all of them would only make each other wait.
@@ -13,3 +15,11 @@ if shutil.which("nvidia-smi") is None:  # no GPU: Triton's kernels run in its in
 # The same examples each time, however slow the machine is.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: a new one. ``odd_worlds`` is found in spite of that."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "runs"))
+    return tmp_path

@@ -23,30 +23,24 @@ import pytest
 import torch
 from PIL import Image
 from stable_baselines3.common.monitor import load_results
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import bdpi
 from bdpi.agents import AGENTS, PAPER_AGENTS
-from bdpi.cli import app
 from bdpi.learner import fused
 from bdpi.runs import doctor
 from bdpi.runs.build import PEER_NAMES
 from bdpi.runs.presets import PRESETS
+from command_line import ODD_WORLDS, bdpi_command, refused, succeeds
 
-ODD_WORLDS = str(Path(__file__).parent / "runs")
+pytestmark = pytest.mark.usefixtures("elsewhere")
 PATIENCE = 180.0  # seconds, on a machine that may be slow and busy
 QUICK = ["--set", "n_critics=2", "--set", "fit_steps=2", "--set", "batch_size=16"]
 FILES = {"config.json", "monitor.csv", "agent.zip", "replay.npz", "episode.json", "curve.png"}
 
 
-def bdpi_command(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments])
-
-
 def trained(folder: Path, *arguments: str) -> Result:
-    result = bdpi_command("train", *arguments, *QUICK, "--out", str(folder))
-    assert result.exit_code == 0, result.output
-    return result
+    return succeeds("train", *arguments, *QUICK, "--out", folder)
 
 
 def config_of(folder: Path) -> dict[str, Any]:
@@ -57,12 +51,6 @@ def config_of(folder: Path) -> dict[str, Any]:
 def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("lake") / "run"
     return folder, trained(folder, "FrozenLake-v1", "--episodes", "30", "--seed", "5")
-
-
-@pytest.fixture(autouse=True)
-def _somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ODD_WORLDS)
 
 
 def test_the_run_folder_holds_everything_and_the_way_there_is_printed(lake: tuple[Path, Result]) -> None:
@@ -96,8 +84,7 @@ def test_the_run_folder_holds_everything_and_the_way_there_is_printed(lake: tupl
 
 
 def test_a_run_alone_has_a_report(lake: tuple[Path, Result], tmp_path: Path) -> None:
-    result = bdpi_command("report", str(lake[0]), "--x", "steps", "--no-paper", "--out", str(tmp_path / "report"))
-    assert result.exit_code == 0, result.output
+    succeeds("report", str(lake[0]), "--x", "steps", "--no-paper", "--out", str(tmp_path / "report"))
     tables = (tmp_path / "report" / "tables.md").read_text()
     assert "bdpi on FrozenLake-v1" in tables.replace("8x8", "")
     assert (tmp_path / "report" / "figure.pdf").exists()
@@ -149,8 +136,7 @@ def test_pendulum_is_searched_by_itself(tmp_path: Path) -> None:
     assert result.stdout.count("continuous actions, each found by 6 binary decisions") == 1
     assert "Finished: 1 episodes, 200 steps" in result.stdout
     assert load_results(str(run))["l"].tolist() == [200]
-    result = bdpi_command("play", str(run), "--episodes", "2", "--no-watch")
-    assert result.exit_code == 0, result.output
+    result = succeeds("play", str(run), "--episodes", "2", "--no-watch")
     assert len(re.findall(r"^episode \d  return -\S+  steps 200$", result.stdout, re.MULTILINE)) == 2
     assert (run / "policy.gif").exists()
 
@@ -161,20 +147,12 @@ def test_noise_comes_with_tests(tmp_path: Path) -> None:
     assert {file.name for file in run.iterdir()} == FILES | {"policy.gif", "test.csv"}
     assert config_of(run)["off_policy_noise"] == 0.2
     assert "Mean return of the last 4 test episodes: " in result.stdout
-    result = bdpi_command("train", "--resume", str(run), "--episodes", "6")
-    assert result.exit_code == 0, result.output
+    result = succeeds("train", "--resume", str(run), "--episodes", "6")
     assert "Mean return of the last 6 test episodes: " in result.stdout
     assert len(load_results(str(run))) == 6  # of training
 
 
 # -- bad input: one line, status 2, nothing left behind
-
-
-def refused(result: Result, says: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stderr.count("\n") == 1
-    assert says in result.stderr
-    assert "Traceback" not in result.output
 
 
 @pytest.mark.parametrize(
@@ -306,8 +284,7 @@ def test_ctrl_c_saves_everything_and_the_printed_command_goes_on(tmp_path: Path)
     assert n_episodes >= 10
 
     (command,) = re.findall(r"^Go on: +bdpi (.*)$", output, re.MULTILINE)
-    result = bdpi_command(*shlex.split(command), "--episodes", str(n_episodes + 5))
-    assert result.exit_code == 0, result.output
+    succeeds(*shlex.split(command), "--episodes", str(n_episodes + 5))
     results = load_results(str(run))
     assert len(results) == n_episodes + 5
     assert results["t"].is_monotonic_increasing
@@ -403,17 +380,14 @@ def test_play_prints_the_returns_films_and_opens_a_window(
     lake: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for run in (lake[0], lake[0] / "agent.zip"):
-        result = bdpi_command("play", str(run), "--episodes", "4", "--no-watch")
-        assert result.exit_code == 0, result.output
+        result = succeeds("play", str(run), "--episodes", "4", "--no-watch")
         assert re.search(r"Return over 4 episodes: mean \S+, min \S+, max \S+", result.stdout)
     film = tmp_path / "films" / "lake.gif"
-    result = bdpi_command("play", str(lake[0]), "--episodes", "2", "--record", str(film), "--stochastic", "--seed", "9")
-    assert result.exit_code == 0, result.output
+    result = succeeds("play", str(lake[0]), "--episodes", "2", "--record", str(film), "--stochastic", "--seed", "9")
     with Image.open(film) as gif:
         assert gif.n_frames > 1
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    result = bdpi_command("play", str(lake[0]), "--episodes", "1", "--watch")
-    assert result.exit_code == 0, result.output
+    result = succeeds("play", str(lake[0]), "--episodes", "1", "--watch")
 
 
 # -- play, doctor, help
@@ -443,8 +417,7 @@ def test_what_cannot_be_played_is_refused(lake: tuple[Path, Result], tmp_path: P
 
 
 def test_envs_lists_the_environments_of_the_package_and_the_presets() -> None:
-    result = bdpi_command("envs")
-    assert result.exit_code == 0, result.output
+    result = succeeds("envs")
     lines = {line.split()[0]: line for line in result.stdout.splitlines() if "-v" in line.split(" ")[0]}
     assert list(lines) == list(PRESETS)
     own = {spec.id for spec in gymnasium.registry.values() if str(spec.entry_point).startswith("bdpi.envs")}
@@ -495,8 +468,7 @@ def test_version_and_help() -> None:
 
 def doctors(part: str) -> str:
     """What the doctor says of this."""
-    result = bdpi_command("doctor")
-    assert result.exit_code == 0, result.output
+    result = succeeds("doctor")
     found = re.search(rf"^{part} +(.*)$", result.stdout, re.MULTILINE)
     assert found is not None, result.stdout
     return found[1]

@@ -7,25 +7,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 from bdpi.agents.health import Finding
-from bdpi.cli import app
 from bdpi.runs.live import PlainView, TerminalView
 from bdpi.runs.progress import Progress, RunInfo
+from command_line import bdpi_command, succeeds
 
-ODD_WORLDS = str(Path(__file__).parent / "runs")
+pytestmark = pytest.mark.usefixtures("elsewhere")
 QUICK = ["--set", "n_critics=2", "--set", "fit_steps=2", "--set", "batch_size=16", "--set", "train_freq=10"]
-
-
-@pytest.fixture(autouse=True)
-def _somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ODD_WORLDS)
-
-
-def bdpi_command(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments])
 
 
 def looked(environment: str, *arguments: str) -> tuple[dict, int]:
@@ -37,8 +26,7 @@ def looked(environment: str, *arguments: str) -> tuple[dict, int]:
 
 
 def test_an_environment_without_problems(tmp_path: Path) -> None:
-    result = bdpi_command("check", "CartPole-v1", "--episodes", "40")
-    assert result.exit_code == 0, result.output
+    result = succeeds("check", "CartPole-v1", "--episodes", "40")
     parts = ("Discrete(2)", "time limit    500 steps", "observation 3", "terminated", "ms", "40 episodes take about")
     for part in (*parts, "MlpPolicy", "No problems found"):
         assert part in result.stdout
@@ -112,8 +100,7 @@ FINDING = Finding("observations-constant", "Observation dimension 1 never change
 
 
 def test_a_run_says_what_it_found_once_on_the_way_and_with_remedies_in_the_end(tmp_path: Path) -> None:
-    result = bdpi_command("train", "odd_worlds:Blind-v0", "--steps", "1200", "--out", str(tmp_path / "run"), *QUICK)
-    assert result.exit_code == 0, result.output
+    result = succeeds("train", "odd_worlds:Blind-v0", "--steps", "1200", "--out", str(tmp_path / "run"), *QUICK)
     before, _, after = result.stdout.partition("Finished:")
     assert before.count("dimension 1 never changed") == 1
     assert after.count("dimension 1 never changed") == 1

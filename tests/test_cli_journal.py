@@ -12,15 +12,15 @@ import gymnasium as gym
 import pytest
 from journals import change, only_readable, public_folder
 from stable_baselines3.common.env_util import make_vec_env
-from typer.testing import CliRunner, Result
 
 from bdpi import BDPI
 from bdpi.agents.journal import Journal
-from bdpi.cli import app
 from bdpi.commands import ticker
+from command_line import bdpi_command, refused, succeeds
 from small import epochs_of
 
 QUICK = ["--set", "n_critics=2", "--set", "fit_steps=2", "--set", "batch_size=16", "--set", "critic_iterations=1"]
+pytestmark = pytest.mark.usefixtures("elsewhere")
 N = 300
 
 
@@ -34,26 +34,12 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def _somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def bdpi_command(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def fails(*arguments: object) -> str:
-    result = bdpi_command(*arguments)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("bdpi: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
+    return refused(bdpi_command(*arguments))
 
 
 def test_info(lake: Path) -> None:
-    result = bdpi_command("journal", "info", lake)
-    assert result.exit_code == 0, result.output
+    result = succeeds("journal", "info", lake)
     lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
     assert lines["transitions"] == str(N)
     assert lines["returns"].startswith("mean 0")
@@ -198,9 +184,7 @@ def test_looked_at_while_a_robot_writes(lake: Path) -> None:
 
 def test_train_offline() -> None:
     def run(*arguments: object) -> str:
-        result = bdpi_command(*arguments)
-        assert result.exit_code == 0, result.output
-        return str(result.stdout)
+        return succeeds(*arguments).stdout
 
     run("train", "FrozenLake-v1", "--episodes", "30", *QUICK, "--set", "journal=lake.sqlite", "--out", "online")
     out = run("train", "--offline", "lake.sqlite", "FrozenLake-v1", "--epochs", 25, *QUICK, "--out", "offline")
@@ -235,8 +219,7 @@ def test_a_journal_on_a_disk_that_can_only_be_read(lake: Path) -> None:
                 ["train", "--offline", disk / "lake.sqlite", "--epochs", 3, *QUICK, "--out", "out"],
                 ["journal", "import", "copy.sqlite", "lake.npz"],
             ):
-                result = bdpi_command(*arguments)
-                assert result.exit_code == 0, result.output
+                succeeds(*arguments)
             assert "cannot be opened" in fails("journal", "import", disk / "lake.sqlite", "lake.npz")
         os.chdir("/")
         assert {path.name: path.read_bytes() for path in disk.iterdir()} == {"lake.sqlite": lake.read_bytes()}

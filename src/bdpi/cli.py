@@ -13,8 +13,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bdpi.commands import check, doctor, envs, export, journal, play, report, serve, study, train, tune
+from bdpi.commands import journal
+from bdpi.commands.check import check
 from bdpi.commands.console import BAD_INPUT, complain, say
+from bdpi.commands.doctor import doctor
+from bdpi.commands.envs import envs
+from bdpi.commands.export import export
+from bdpi.commands.play import play
+from bdpi.commands.report import report
+from bdpi.commands.serve import serve
+from bdpi.commands.study import study
+from bdpi.commands.train import train
+from bdpi.commands.tune import tune
 
 
 class _OneLineErrors(TyperGroup):
@@ -89,8 +99,9 @@ def _bdpi(
             say(help_text)
 
 
-for command in (train, play, serve, check, export, journal, tune, study, report, envs, doctor):
-    command.register(app)
+for command in (train, play, serve, check, export, tune, study, report, envs, doctor):
+    app.command()(command)
+app.add_typer(journal.app, name="journal")
 
 
 def main() -> None:

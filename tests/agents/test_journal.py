@@ -3,7 +3,6 @@
 import itertools
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -374,39 +373,6 @@ def test_learning_goes_on_after_an_interruption(monkeypatch):
     held = agent.replay_buffer.transitions()
     np.testing.assert_array_equal(held.next_observations, held.observations + 1)
     assert agent.num_timesteps == len(agent.replay_buffer) == 30
-
-
-OLD = """
-PRAGMA journal_mode = WAL;
-PRAGMA application_id = 1650749545;
-PRAGMA user_version = 1;
-CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE transitions (id INTEGER PRIMARY KEY, observation BLOB NOT NULL, action INTEGER NOT NULL,
-    reward REAL NOT NULL, discount REAL, next_observation BLOB NOT NULL, terminated INTEGER NOT NULL,
-    truncated INTEGER NOT NULL, mask BLOB, next_mask BLOB);
-INSERT INTO about VALUES ('observation_space', '{"type": "Discrete", "n": 4, "start": 0}');
-INSERT INTO about VALUES ('action_space', '{"type": "Discrete", "n": 2, "start": 0}');
-INSERT INTO about VALUES ('id', 'abc');
-INSERT INTO transitions VALUES (1, x'0100000000000000', 1, 0.5, NULL, x'0200000000000000', 0, 0, NULL, NULL);
-INSERT INTO transitions VALUES (2, x'0200000000000000', 0, 1.5, NULL, x'0300000000000000', 1, 0, NULL, NULL);
-"""
-
-
-def test_journals_of_the_first_version(tmp_path):
-    """They do not say which environment a transition is from. Readers leave them as they are; writers do not."""
-    path = tmp_path / "old.sqlite"
-    connection = sqlite3.connect(path)
-    connection.executescript(OLD)
-    connection.close()
-    before = path.read_bytes()
-    with Journal(path, read_only=True) as journal:
-        assert [(step.reward, step.environment) for step in journal.steps()] == [(0.5, 0), (1.5, 0)]
-    assert path.read_bytes() == before
-    with Journal(path) as journal:
-        assert journal.append(Transition(1, 1, 2.5, 2, False, False, environment=3)) == 3
-        assert [(step.reward, step.environment) for step in journal.steps()] == [(0.5, 0), (1.5, 0), (2.5, 3)]
-    with Journal(path, read_only=True) as journal:
-        assert (journal.id, journal.last) == ("abc", 3)
 
 
 @pytest.fixture

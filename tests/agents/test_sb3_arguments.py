@@ -106,31 +106,17 @@ def test_what_q_net_is_looked_up_for():
 # -- several steps
 
 
-class Clock(gym.Env):
+def clock(length: int = 5, truncate: bool = False) -> Walk:
     """Observes the number of the step, and pays it; the actions mean nothing."""
-
-    observation_space = spaces.Box(0, 100, (1,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, length: int = 5, truncate: bool = False) -> None:
-        self.time, self.length, self.truncate = 0, length, truncate
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.time = 0
-        return np.array([0], np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.time += 1
-        over = self.time == self.length
-        seen = np.array([self.time], np.float32)
-        return seen, float(self.time), over and not self.truncate, over and self.truncate, {}
+    seen = {"seen": lambda env, _: np.array([env.time], np.float32), "pays": lambda env, _: float(env.time)}
+    return Walk(spaces.Box(0, 100, (1,), np.float32), length, truncate, **seen)
 
 
 @pytest.mark.parametrize("truncate", [False, True])
 @pytest.mark.parametrize("n_envs", [1, 2])
 @pytest.mark.parametrize("steps", [14, 60])  # the second goes round the ring
 def test_n_steps_add_up_rewards_to_the_end_of_the_episode(truncate, n_envs, steps):
-    env = DummyVecEnv([lambda: Clock(truncate=truncate)] * n_envs)
+    env = DummyVecEnv([lambda: clock(truncate=truncate)] * n_envs)
     model = make(env=env, n_steps=3, gamma=0.5, buffer_size=22, batch_size=16).learn(steps)
     memory = model.replay_buffer
     taken, batches = memory.batches(np.random.default_rng(0), (2, 300), 0.25)
@@ -150,7 +136,7 @@ def test_n_steps_add_up_rewards_to_the_end_of_the_episode(truncate, n_envs, step
 
 
 def test_n_steps_do_not_cross_an_episode_that_was_given_up():
-    model = make(env=Clock(length=50), n_steps=4, batch_size=8)
+    model = make(env=clock(length=50), n_steps=4, batch_size=8)
     model.learn(13)
     model.learn(13)  # begins a new episode without the end of the other
     taken, _ = model.replay_buffer.batches(np.random.default_rng(0), (1, 400), 0.25)

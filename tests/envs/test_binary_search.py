@@ -18,28 +18,7 @@ from stable_baselines3.common.monitor import Monitor
 
 from bdpi import BDPI
 from bdpi.envs.wrappers import BinaryActionSearch, DiscreteAction, IncrementalAction
-
-
-class Recorder(gym.Env[Any, Any]):
-    """Keeps the actions of an episode of ``length`` steps; the reward counts the steps."""
-
-    def __init__(
-        self, actions: spaces.Space[Any], observations: spaces.Space[Any] | None = None, length: int = 3
-    ) -> None:
-        self.action_space = actions
-        self.observation_space = observations or spaces.Box(-5, 5, (2,), np.float32)
-        self.length = length
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.actions: list[Any] = []
-        return self.observation_space.sample(), {"first": True}
-
-    def step(self, action: Any) -> Any:
-        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
-        self.actions.append(action)
-        ended = len(self.actions) == self.length
-        return self.observation_space.sample(), float(len(self.actions)), ended, False, {"last": ended}
+from recorder import Recorder
 
 
 def search(low: Any = -1.0, high: Any = 1.0, bits: int = 6, **box: Any) -> tuple[BinaryActionSearch, Recorder]:

@@ -19,7 +19,6 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 import bdpi.envs
-from bdpi.envs import register
 
 try:
     from bdpi.envs.hallway import BACKWARD, FORWARD, TURN_LEFT, TURN_RIGHT, Hallway
@@ -31,12 +30,6 @@ else:
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 Make = Callable[..., gym.Env]
-
-
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")  # machines that run tests have no screen
-    register()
 
 
 @pytest.fixture

@@ -16,37 +16,19 @@ from bdpi import BDPI
 from bdpi.envs.wrappers import IncrementalAction
 from bdpi.runs.config import RunConfig
 from bdpi.runs.train import prepare
+from recorder import Recorder
 
 UP, DOWN, COMMIT = 0, 1, 2
 
 
-class Recorder(gym.Env[Any, Any]):
-    """Keeps the actions of an episode of ``length`` steps; the reward counts the steps."""
-
-    def __init__(self, actions: spaces.Space[Any] | None = None, length: int = 10**9) -> None:
-        self.action_space = actions or spaces.Box(-2, 2, (1,), np.float32)
-        self.observation_space = spaces.Box(-5, 5, (2,), np.float32)
-        self.length = length
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.actions: list[float] = []
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> Any:
-        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
-        self.actions.append(float(np.reshape(action, -1)[0]))
-        return self.observation_space.sample(), float(len(self.actions)), len(self.actions) == self.length, False, {}
-
-
 def played(decisions: list[int], box: spaces.Box | None = None, **arguments: Any) -> list[float]:
     """The actions that decisions lead to."""
-    recorder = Recorder(box)
+    recorder = Recorder(box, length=10**9)
     env = IncrementalAction(recorder, **arguments)
     env.reset()
     for decision in decisions:
         env.step(decision)
-    return recorder.actions
+    return [float(action[0]) for action in recorder.actions]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +58,7 @@ def test_an_episode_starts_in_the_middle() -> None:
         assert env.reset()[0][2:].tolist() == [0, 0]
         env.step(UP)
         assert env.step(COMMIT)[2]
-    assert recorder.actions == [2]
+    assert recorder.actions[0].tolist() == [2]
 
 
 def test_the_agent_sees_the_action_and_the_moves() -> None:

@@ -20,12 +20,6 @@ from bdpi.envs.table import FORWARD, TURN_LEFT, TURN_RIGHT
 IDS = {"Table-v0": 200, "TableLong-v0": 2000}
 
 
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")  # machines that run tests have no screen
-    register()
-
-
 def drive(env: gym.Env, actions: list[int]) -> tuple[np.ndarray, float, bool, bool, dict]:
     """The result of the last action; the ones before it must not end the episode."""
     for action in actions[:-1]:

@@ -12,31 +12,19 @@ import pytest
 from decisive import decisive_agent
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-from typer.testing import CliRunner, Result
 
 from bdpi import BDPI
-from bdpi.cli import app
 from bdpi.envs import ControlLoop
 from bdpi.export import export_onnx
 from bdpi.runs.config import RunConfig
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.play import open_agent
 from bdpi.runs.train import prepare
+from command_line import bdpi_command, refused, succeeds
 from small import Walk, quick_agent
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 QUICK = {"n_critics": 2, "fit_steps": 2, "batch_size": 16, "n_threads": 1}
-
-
-def bdpi_command(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def refused(result: Result, *words: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("bdpi: ")
-    assert len(result.stderr.splitlines()) == 1
-    for word in words:
-        assert word in result.stderr
 
 
 def trained(folder: Path, environment: str, agent: str = "bdpi") -> Path:
@@ -51,14 +39,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("lake") / "run", "FrozenLake-v1")
 
 
-@pytest.fixture(autouse=True)
-def _somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_a_run_becomes_an_onnx_file(lake: Path) -> None:
-    result = bdpi_command("export", lake, "policy.onnx")
-    assert result.exit_code == 0, result.output
+    result = succeeds("export", lake, "policy.onnx")
     assert "Wrote policy.onnx" in result.output
     assert "in 1000 random observations it acts as the agent does" in result.output
     session = onnxruntime.InferenceSession("policy.onnx", providers=["CPUExecutionProvider"])
@@ -88,8 +70,7 @@ def test_an_agent_that_learned_with_vecnormalize_takes_what_the_robot_sees(tmp_p
     agent = decisive_agent(env)
     agent.save("robot.zip")
     for name in ("robot.onnx", "robot.h"):
-        result = bdpi_command("export", "robot.zip", name)
-        assert result.exit_code == 0, result.output
+        succeeds("export", "robot.zip", name)
     space.seed(0)
     seen = np.array([space.sample() for _ in range(50)])
     expected = agent.predict(env.normalize_obs(seen), deterministic=True)[0]
@@ -122,8 +103,7 @@ def test_masks_are_not_exported_and_that_is_said(with_memory: bool) -> None:
     agent.observe(seen, agent.act(seen, mask=[1, 0]), 0.0, seen, False, False, next_mask=[1, 1])
     agent.save("robot.zip", include_buffer=with_memory)
     for name in ("robot.onnx", "robot.h"):
-        result = bdpi_command("export", "robot.zip", name)
-        assert result.exit_code == 0, result.output
+        result = succeeds("export", "robot.zip", name)
         assert "learned with action masks, which this file knows nothing of" in result.output
         assert "predict" not in result.output
     assert "take the largest that is allowed" in Path("robot.h").read_text()
@@ -180,8 +160,7 @@ def test_only_the_file_is_needed(tmp_path: Path) -> None:
         run = trained(tmp_path / agent, "CartPole-v1", agent)
         config = json.loads((run / "config.json").read_text())
         (run / "config.json").write_text(json.dumps({**config, "environment": "no_such_module:Gone-v0"}))
-        result = bdpi_command("export", run, tmp_path / f"policy.{ending}")
-        assert result.exit_code == 0, result.output
+        succeeds("export", run, tmp_path / f"policy.{ending}")
         (run / "config.json").unlink()
         assert bdpi_command("export", run / "agent.zip", tmp_path / f"policy.{ending}").exit_code == 0
     searched = bdpi_command("export", trained(tmp_path / "searched", "Pendulum-v1"), "policy.onnx")

@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,88 @@ def _space(**described: Any) -> Any:
 
 LARGE = {"type": "Box", "shape": [1000, 9000], "dtype": "float32", "low": 0.0, "high": 1.0}
 BOXES = {"type": "Dict", "spaces": {str(number): LARGE for number in range(100)}}
+BOX = {"type": "Box", "shape": [10_000_000], "dtype": "float64", "low": 0.0, "high": 1.0}
+LARGEST = _space(**BOX | {"shape": [4_000_000]})
+LONGEST = _space(**BOX | {"shape": [4_000_000], "dtype": "longdouble"})
+NATURE = {
+    "features_extractor_class": {"is": "class", "name": "stable_baselines3.common.torch_layers.NatureCNN"},
+    "features_extractor_kwargs": {"features_dim": 300_000},
+}
+#: Agents' files with other settings: see agent_with.
+AGENTS: dict[str, dict[str, Any]] = {
+    "two_billion_threads": {"n_threads": 2_000_000_000},
+    "many_threads": {"n_threads": 1024},
+    "large_layers": {"policy_kwargs": {"net_arch": [30_000, 30_000]}},
+    "many_layers": {"policy_kwargs": {"net_arch": [1] * 1_000_000}},
+    "a_large_memory": {"buffer_size": 50_000_000},
+    "a_large_memory_that_looks_ahead": {"n_steps": 2, "buffer_size": 5 * 10**7},
+    "a_large_memory_that_keeps_each_observation_once": {"optimize_memory_usage": True, "buffer_size": 5 * 10**7},
+    "a_memory_that_looks_far_ahead": {"n_steps": 10**6, "buffer_size": 10**9},
+    "a_large_batch": {"batch_size": 10_000_000, "buffer_size": 50_000_000},
+    "a_batch_for_many_threads": {"batch_size": 100_000, "buffer_size": 50_000_000, "n_threads": 1024},
+    "the_largest_batch": {"batch_size": 100_000, "buffer_size": 100_000, "n_threads": 10},
+    "a_batch_of_wide_observations": {
+        "weights": 2_000_000,
+        "observation_space": _space(**BOX | {"shape": [50_000], "dtype": "float32"}),
+        "batch_size": 1000,
+        "buffer_size": 1000,
+        "n_threads": 1000,
+    },
+    "many_critics": {"n_critics": 500_000},
+    "critics_beside_it": {"policy_kwargs": {"net_arch": [4], "n_critics": 10**9}},
+    "many_parts": {"parts": ["policy", "learner", *["p"] * 2_000_000]},
+    "many_classes": {"policy_kwargs": {"x": [{"is": "class", "name": "torch.nn.GLU"}] * 250_000}},
+    "many_dictionaries": {"policy_kwargs": {"x": [[{"": 0}] * 600_000] * 2}},
+    "an_activation_that_is_a_transformer": {
+        "policy_kwargs": {"net_arch": [4] * 12, "activation_fn": {"is": "class", "name": "torch.nn.Transformer"}}
+    },
+    "many_spaces": {"policy_kwargs": {"net_arch": [4], "x": [_space(**BOX)] * 60}},
+    "larger_spaces": {"observation_space": _space(**BOX), "action_space": _space(**BOX)},
+    "the_largest_spaces": {"observation_space": LARGEST, "action_space": LARGEST},
+    "the_largest_numbers": {"observation_space": LONGEST, "action_space": LONGEST},
+    "billions_of_choices": {
+        "action_space": _space(type="MultiDiscrete", nvec=[10_000_000] * 100, start=[0] * 100),
+    },
+    "parts_of_billions_of_choices": {
+        "action_space": _space(
+            type="Dict",
+            spaces={f"{number}": {"type": "Discrete", "n": 10_000_000, "start": 0} for number in range(100)},
+        ),
+    },
+    "many_bits": {
+        "action_space": _space(**BOX | {"dtype": "float32"}),
+        "policy_kwargs": {"net_arch": [4], "action_bits": 24},
+    },
+    "actions_of_many_bits": {
+        "weights": 1_800_000,
+        "n_choices": 100_000,
+        "action_space": _space(type="MultiBinary", shape=[50_000]),
+        "policy_kwargs": {"net_arch": [1]},
+    },
+    "a_million_actions": {
+        "filler": 6_000_000,
+        "n_choices": 300_000,
+        "action_space": _space(type="Discrete", n=300_000, start=0),
+        "policy_kwargs": {"net_arch": [2]},
+    },
+    "millions_of_states": {
+        "filler": 9_000_000,
+        "observation_space": _space(type="Discrete", n=9_000_000, start=0),
+        "policy_kwargs": {"net_arch": [32]},
+    },
+    "wide_observations": {
+        "filler": 130_000,
+        "observation_space": _space(**BOX | {"shape": [20_000]}),
+        "policy_kwargs": {"net_arch": [20_000]},
+    },
+    "large_features": {
+        "filler": 30_000,
+        "observation_space": _space(type="Box", shape=[3, 84, 84], dtype="uint8", low=0, high=255),
+        "policy_kwargs": {"net_arch": [4], **NATURE},
+    },
+}
+BOMBS |= {f"an_agent_of_{name}": ("agent", partial(agent_with, **changes)) for name, changes in AGENTS.items()}
+SLOW.add("an_agent_of_a_large_memory_that_looks_ahead")
 
 
 @bomb("replay", slow=True)
@@ -290,88 +373,6 @@ def _varint(content: bytearray, start: int) -> tuple[int, int]:
     return value, width
 
 
-@bomb("agent")
-def an_agent_of_two_billion_threads(files: Files) -> Files:
-    return agent_with(files, n_threads=2_000_000_000)
-
-
-@bomb("agent")
-def an_agent_of_large_layers(files: Files) -> Files:
-    return agent_with(files, policy_kwargs={"net_arch": [30_000, 30_000]})
-
-
-@bomb("agent")
-def an_agent_of_a_large_memory(files: Files) -> Files:
-    return agent_with(files, buffer_size=50_000_000)
-
-
-@bomb("agent")
-def an_agent_of_many_threads(files: Files) -> Files:
-    return agent_with(files, n_threads=1024)
-
-
-@bomb("agent")
-def an_agent_of_a_large_batch(files: Files) -> Files:
-    return agent_with(files, batch_size=10_000_000, buffer_size=50_000_000)
-
-
-@bomb("agent")
-def an_agent_of_a_batch_for_many_threads(files: Files) -> Files:
-    return agent_with(files, batch_size=100_000, buffer_size=50_000_000, n_threads=1024)
-
-
-@bomb("agent")
-def an_agent_of_the_largest_batch(files: Files) -> Files:
-    return agent_with(files, batch_size=100_000, buffer_size=100_000, n_threads=10)
-
-
-@bomb("agent")
-def an_agent_of_billions_of_choices(files: Files) -> Files:
-    return agent_with(files, action_space=_space(type="MultiDiscrete", nvec=[10_000_000] * 100, start=[0] * 100))
-
-
-@bomb("agent")
-def an_agent_of_parts_of_billions_of_choices(files: Files) -> Files:
-    part = {"type": "Discrete", "n": 10_000_000, "start": 0}
-    return agent_with(files, action_space=_space(type="Dict", spaces={str(number): part for number in range(100)}))
-
-
-@bomb("agent")
-def an_agent_of_many_bits(files: Files) -> Files:
-    box = _space(type="Box", shape=[10_000_000], dtype="float32", low=0.0, high=1.0)
-    return agent_with(files, action_space=box, policy_kwargs={"net_arch": [4], "action_bits": 24})
-
-
-@bomb("agent")
-def an_agent_of_many_layers(files: Files) -> Files:
-    return agent_with(files, policy_kwargs={"net_arch": [1] * 1_000_000})
-
-
-@bomb("agent")
-def an_agent_of_many_critics(files: Files) -> Files:
-    return agent_with(files, n_critics=500_000)
-
-
-@bomb("agent", slow=True)
-def an_agent_that_looks_ahead_in_a_large_memory(files: Files) -> Files:
-    return agent_with(files, n_steps=2, buffer_size=5 * 10**7)
-
-
-@bomb("agent")
-def an_agent_that_keeps_each_observation_once_in_a_large_memory(files: Files) -> Files:
-    return agent_with(files, optimize_memory_usage=True, buffer_size=5 * 10**7)
-
-
-@bomb("agent")
-def an_agent_of_many_parts(files: Files) -> Files:
-    return agent_with(files, parts=["policy", "learner", *["p"] * 2_000_000])
-
-
-@bomb("agent")
-def an_agent_that_looks_far_ahead(files: Files) -> Files:
-    return agent_with(files, n_steps=10**6, buffer_size=10**9)
-
-
 def peer_with(files: Files, filler: int, policy_kwargs: Any = None, **hyperparameters: Any) -> Files:
     config = json.loads(files["config.json"])
     config["hyperparameters"] |= hyperparameters
@@ -389,36 +390,6 @@ def a_peer_of_a_billion_steps(files: Files) -> Files:
     return peer_with(files, 0, n_steps=10**9)
 
 
-BOX = {"type": "Box", "shape": [10_000_000], "dtype": "float64", "low": 0.0, "high": 1.0}
-
-
-@bomb("agent")
-def an_agent_of_many_spaces(files: Files) -> Files:
-    return agent_with(files, policy_kwargs={"net_arch": [4], "x": [_space(**BOX)] * 60})
-
-
-@bomb("agent")
-def an_agent_of_the_largest_spaces(files: Files) -> Files:
-    largest = _space(**BOX | {"shape": [4_000_000]})
-    return agent_with(files, observation_space=largest, action_space=largest)
-
-
-@bomb("agent")
-def an_agent_of_larger_spaces(files: Files) -> Files:
-    return agent_with(files, observation_space=_space(**BOX), action_space=_space(**BOX))
-
-
-@bomb("agent")
-def an_agent_of_the_largest_numbers(files: Files) -> Files:
-    longest = _space(**BOX | {"shape": [4_000_000], "dtype": "longdouble"})
-    return agent_with(files, observation_space=longest, action_space=longest)
-
-
-@bomb("agent")
-def an_agent_of_many_classes(files: Files) -> Files:
-    return agent_with(files, policy_kwargs={"x": [{"is": "class", "name": "torch.nn.GLU"}] * 250_000})
-
-
 @bomb("agent")
 def an_agent_of_many_generators(files: Files) -> Files:
     state = {"key": {"is": "array", "name": "key"}, "pos": 0}
@@ -431,29 +402,6 @@ def an_agent_of_many_generators(files: Files) -> Files:
         archive.writestr("agent.json", document)
         archive.writestr("arrays.safetensors", safetensors.numpy.save(arrays))
     return agent_with({"agent.zip": stream.getvalue()}, policy_kwargs={"x": [one] * 90_000})
-
-
-@bomb("agent")
-def an_agent_of_many_dictionaries(files: Files) -> Files:
-    return agent_with(files, policy_kwargs={"x": [[{"": 0}] * 600_000] * 2})
-
-
-@bomb("agent")
-def an_agent_of_wide_observations(files: Files) -> Files:
-    wide = _space(**BOX | {"shape": [20_000]})
-    return agent_with(files, filler=130_000, observation_space=wide, policy_kwargs={"net_arch": [20_000]})
-
-
-@bomb("agent")
-def an_agent_of_millions_of_states(files: Files) -> Files:
-    states = _space(type="Discrete", n=9_000_000, start=0)
-    return agent_with(files, filler=9_000_000, observation_space=states, policy_kwargs={"net_arch": [32]})
-
-
-@bomb("agent")
-def an_agent_of_a_million_actions(files: Files) -> Files:
-    actions = _space(type="Discrete", n=300_000, start=0)
-    return agent_with(files, filler=6_000_000, n_choices=300_000, action_space=actions, policy_kwargs={"net_arch": [2]})
 
 
 @bomb("agent")
@@ -471,46 +419,12 @@ def an_agent_of_observations_of_many_parts(files: Files) -> Files:
 
 
 @bomb("agent")
-def an_agent_of_actions_of_many_bits(files: Files) -> Files:
-    actions = _space(type="MultiBinary", shape=[50_000])
-    return agent_with(
-        files, weights=1_800_000, n_choices=100_000, action_space=actions, policy_kwargs={"net_arch": [1]}
-    )
-
-
-@bomb("agent")
-def an_agent_of_large_features(files: Files) -> Files:
-    pictures = _space(type="Box", shape=[3, 84, 84], dtype="uint8", low=0, high=255)
-    extractor = {"is": "class", "name": "stable_baselines3.common.torch_layers.NatureCNN"}
-    kwargs = {"features_extractor_class": extractor, "features_extractor_kwargs": {"features_dim": 300_000}}
-    return agent_with(files, filler=30_000, observation_space=pictures, policy_kwargs={"net_arch": [4], **kwargs})
-
-
-@bomb("agent")
-def an_agent_of_critics_beside_it(files: Files) -> Files:
-    return agent_with(files, policy_kwargs={"net_arch": [4], "n_critics": 10**9})
-
-
-@bomb("agent")
-def an_agent_of_a_batch_of_wide_observations(files: Files) -> Files:
-    wide = _space(**BOX | {"shape": [50_000], "dtype": "float32"})
-    large = {"batch_size": 1000, "buffer_size": 1000, "n_threads": 1000}
-    return agent_with(files, weights=2_000_000, observation_space=wide, **large)
-
-
-@bomb("agent")
 def a_table_of_many_states(_: Files) -> Files:
     path = Path(sys.argv[1]) / "table.zip"
     TabularBDPI("MlpPolicy", gym.make("FrozenLake-v1"), seed=0, **SMALL).learn(10).save(path)
     states, actions = (_space(type="Discrete", n=n, start=0) for n in (12_000, 6_000))
     spaces_of = {"observation_space": states, "action_space": actions}
     return agent_with({"agent.zip": path.read_bytes()}, filler=40_000, n_choices=6_000, **spaces_of)
-
-
-@bomb("agent")
-def an_agent_whose_activation_is_a_transformer(files: Files) -> Files:
-    function = {"is": "class", "name": "torch.nn.Transformer"}
-    return agent_with(files, policy_kwargs={"net_arch": [4] * 12, "activation_fn": function})
 
 
 @bomb("replay", slow=True)

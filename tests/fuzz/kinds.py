@@ -211,7 +211,7 @@ def _read(journal: Journal) -> None:
 def use_journal(folder: Path) -> None:
     """Each way by itself: what one refuses, another may take."""
     path, said = folder / "robot.sqlite", []
-    for way in (_examine, _read_journal, _append):
+    for way in (_examine, _read_journal, _take_in, _append):
         try:
             way(path)
         except JournalError as error:
@@ -228,6 +228,10 @@ def _read_journal(path: Path) -> None:
     with Journal(path, read_only=True) as journal:
         if journal.action_space == ACTIONS:
             _read(journal)
+
+
+def _take_in(path: Path) -> None:
+    BDPI("MultiInputPolicy", ControlLoop(SPACE, ACTIONS), journal=path, policy_kwargs=TINY, **SMALL).close_journal()
 
 
 def _append(path: Path) -> None:

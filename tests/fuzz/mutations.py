@@ -23,6 +23,22 @@ Bytes = Callable[[bytes, int], bytes]
 _ODD: list[Any] = [None, True, -1, 0, 1, 2, 0.5, 1e308, 10**30, 2**31, 2**63, float("nan"), float("inf")]
 _ODD += ["", "x\x1b", "\ud800", "../x", "/tmp/x", "os:system", [], {}, [[]], {"a": 1}, [1, 2], {"is": "array"}]
 _MORE = 64  # bytes that a file may grow by
+#: Where an SQLite file says its version, its sizes, and whose it is.
+_HEADER = (16, 18, 19, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 68)
+_NUMBERS = (0, 1, 2, 3, 9, 2**16 - 1, 2**31 - 1, 2**32 - 1)
+_TABLES = (
+    "DROP TABLE transitions",
+    "DROP TABLE about",
+    "DELETE FROM about",
+    "CREATE VIEW more AS SELECT 1",
+    "CREATE TRIGGER later AFTER INSERT ON transitions BEGIN DELETE FROM transitions; END",
+    "ALTER TABLE transitions DROP COLUMN environment",
+    "ALTER TABLE transitions ADD COLUMN huge BLOB AS (zeroblob(1000000000))",
+    # computed when it is read: a gigabyte for each row
+    "ALTER TABLE transitions DROP COLUMN mask; ALTER TABLE transitions ADD COLUMN mask BLOB AS (zeroblob(1000000000))",
+    "ALTER TABLE transitions RENAME TO others; CREATE VIEW transitions AS SELECT * FROM others a, others b, others c",
+    "UPDATE transitions SET id = 9223372036854775807 WHERE id = 1",
+)
 
 
 def mutate(data: bytes, rng: random.Random, change: Bytes) -> bytes:
@@ -116,13 +132,19 @@ def _array(content: bytes, rng: random.Random, change: Bytes) -> bytes:
 
 
 def _database(content: bytes, rng: random.Random, change: Bytes) -> bytes:
-    """An intact journal in which something else is."""
-    if rng.random() < 0.5:
+    """An intact journal in which something else is, or which says that it is another."""
+    what = rng.random()
+    if what < 0.4:
         return change(content, len(content))
+    if what < 0.5:
+        where, number = rng.choice(_HEADER), rng.choice(_NUMBERS)
+        return content[:where] + number.to_bytes(4, "big") + content[where + 4 :]
     connection = sqlite3.connect(":memory:", isolation_level=None)
     with contextlib.closing(connection):
         connection.deserialize(content[:18] + b"\1\1" + content[20:])  # without a log, which memory cannot have
-        if rng.random() < 0.5:
+        if what < 0.6:
+            connection.executescript(rng.choice(_TABLES))
+        elif what < 0.8:
             names = [row[1] for row in connection.execute("PRAGMA table_info(transitions)")]
             value = rng.choice([None, "text", -1, 2**62, 1e308, b"", b"\0" * 5000, float("inf"), rng.randbytes(20)])
             row = f"{rng.choice(names)} = ? WHERE id = {rng.randint(1, 20)}"

@@ -27,13 +27,15 @@ def plan_of(environment: str = "FrozenLake-v1", **others: Any) -> RunConfig:
 
 
 def result_of(path: Path) -> tuple[Any, ...]:
-    folder = prepare_resumption(path, episodes=10_000, trust=True).folder  # only to load the agent, nothing is written
-    agent = AGENTS[folder.read().config.agent].load(folder.agent)
+    folder = prepare_resumption(path, episodes=10_000, trust=True).folder  # only to find it, nothing is written
+    files = [file for file in (folder.agent, folder.best) if file.exists()]
+    agents = [AGENTS[folder.read().config.agent].load(file) for file in files]
+    states = [agent.agent_learner.learner.state_dict() for agent in agents]
+    learned = [{name: array.tobytes() for name, array in state.items()} for state in states]
     episodes = read_monitor(folder.monitor)
-    tests = read_monitor(folder.test).returns if folder.test.exists() else None
+    others = [read_monitor(file).returns for file in (folder.test, folder.evaluations) if file.exists()]
     steps = folder.read().status.result.steps
-    learned = {name: array.tobytes() for name, array in agent.agent_learner.learner.state_dict().items()}
-    return episodes.returns, episodes.lengths, tests, steps, agent.num_timesteps, learned
+    return episodes.returns, episodes.lengths, others, steps, agents[0].num_timesteps, learned
 
 
 def uninterrupted(plan: RunConfig, path: Path) -> tuple[Any, ...]:
@@ -45,12 +47,13 @@ def interrupted(plan: RunConfig, path: Path, seed: int) -> tuple[Any, ...]:
     """Stopped at random steps, again and again."""
     rng = np.random.default_rng(seed)
     status, sessions = "new", 0
+    longest = 119 if plan.eval_every is None or plan.action_bits is None else 700  # an evaluation is played whole
     while status != "finished":
-        left = iter(range(int(rng.integers(0, 119))))
+        left = iter(range(int(rng.integers(0, longest))))
         session = prepare(plan, path) if status == "new" else prepare_resumption(path)
         status = session.run(should_stop=lambda left=left: next(left, None) is None).status
         sessions += 1
-    assert sessions > 3
+    assert sessions > (3 if plan.n_envs == 1 and plan.eval_every is None else 1)
     return result_of(path)
 
 
@@ -64,10 +67,19 @@ PLANS = {
     "frames of the agent": plan_of("CartPole-v1", agent="abcdqn", hyperparameters={**SMALL, "n_stack": 3}),
     "several steps per epoch": plan_of(hyperparameters={**SMALL, "train_freq": 4}),
     "an epoch per episode": plan_of("CartPole-v1", hyperparameters={**SMALL, "train_freq": (1, "episode")}),
+    "several environments": plan_of(n_envs=3, eval_every=40, eval_episodes=2),
+    "several, with noise": plan_of(agent="abcdqn", n_envs=2, off_policy_noise=0.2, eval_every=30, eval_episodes=2),
+    "several searches": plan_of("Pendulum-v1", episodes=3, action_bits=2, n_envs=2, eval_every=150, eval_episodes=1),
+    "several tables": plan_of(agent="tabular-bdpi", n_envs=2, eval_every=40),
+    "evaluations": plan_of(agent="bootstrapped-dqn", eval_every=33, eval_episodes=2),
+    "wrappers": plan_of(
+        episodes=12, env_kwargs={"is_slippery": False}, wrappers=["odd_wrappers:Longer"], eval_every=60
+    ),
 }
 
 
-SMALLER = ("bdpi", "abcdqn", "remembered tests", "continuous actions", "frames of the agent")
+SMALLER = ("bdpi", "abcdqn", "remembered tests", "continuous actions", "frames of the agent", "evaluations", "wrappers")
+SMALLER += ("several environments", "several, with noise", "several searches", "several tables")
 
 
 @pytest.mark.parametrize(
@@ -78,12 +90,16 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path: Path, what: st
     assert interrupted(PLANS[what], tmp_path / "parts", seed=0) == whole
 
 
-@pytest.mark.parametrize(("episodes", "least"), [(10, 1), pytest.param(40, 6, marks=pytest.mark.full)])
+KILLED = {"agent": "abcdqn"}, {"n_envs": 2, "eval_every": 20, "eval_episodes": 2}  # of which best.zip is one more file
+
+
+@pytest.mark.parametrize("others", KILLED)
+@pytest.mark.parametrize(("episodes", "least"), [(12, 1), pytest.param(40, 6, marks=pytest.mark.full)])
 def test_a_killed_run_equals_one_that_was_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, episodes: int, least: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: dict[str, Any], episodes: int, least: int
 ) -> None:
     """Killed between the files of a checkpoint, too: ``os.replace`` is what puts each in its place."""
-    plan = plan_of(agent="abcdqn", episodes=episodes)
+    plan = plan_of(episodes=episodes, **others)
     whole = uninterrupted(plan, tmp_path / "whole")
     monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(recorder, "_CHECKPOINT_SHARE", 1e9)  # after every step

@@ -1,7 +1,6 @@
 """Options of ``bdpi train`` that Stable-Baselines3's users know: what they do, and that they survive resumption."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from stable_baselines3.common.vec_env import DummyVecEnv
-from typer.testing import CliRunner
 
 import bdpi
 from bdpi.agents import AGENTS
-from bdpi.cli import app
-from bdpi.runs import recorder
 from bdpi.runs.config import RunConfig
 from bdpi.runs.episodes import read_monitor
 from bdpi.runs.errors import RunError
@@ -23,6 +19,7 @@ from bdpi.runs.play import open_agent, play
 from bdpi.runs.settings import parse_env_kwargs
 from bdpi.runs.tester import evaluation_means
 from bdpi.runs.train import prepare, prepare_resumption
+from command_line import bdpi_command, succeeds
 
 SMALL = {"n_critics": 2, "critic_iterations": 1, "fit_steps": 1, "batch_size": 16, "n_threads": 1}
 
@@ -133,7 +130,7 @@ def test_agents_of_this_package_alone_step_several_environments_evaluate_and_fil
         with pytest.raises(RunError, match=option):
             prepare(plan_of(agent="dqn", hyperparameters={}, **more))
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in more.items()]
-        result = CliRunner().invoke(app, ["train", "--offline", "robot.sqlite", *arguments])
+        result = bdpi_command("train", "--offline", "robot.sqlite", *arguments)
         assert option in result.output
     with pytest.raises(RunError, match=r"cannot be drawn.*--film-every"):
         prepare(plan_of("odd_worlds:Counting-v0", film_every=2))
@@ -182,75 +179,13 @@ def test_a_file_asks_for_no_more_evaluations_than_a_run_may_lack(tmp_path: Path)
         prepare_resumption(folder.path, steps=2 * 10**12)
 
 
-PLANS = {
-    "several environments": plan_of(n_envs=3, eval_every=40, eval_episodes=2),
-    "noise, and no actor": plan_of(agent="abcdqn", n_envs=2, off_policy_noise=0.2, eval_every=30, eval_episodes=2),
-    "continuous": plan_of("Pendulum-v1", episodes=3, action_bits=2, n_envs=2, eval_every=150, eval_episodes=1),
-    "arguments": plan_of(env_kwargs={"is_slippery": False}, wrappers=["odd_wrappers:Longer"], eval_every=60),
-    "tabular": plan_of(agent="tabular-bdpi", n_envs=2, eval_every=40),
-    "bootstrapped": plan_of(agent="bootstrapped-dqn", eval_every=33, eval_episodes=2),
-}
-
-
-def all_of(path: Path) -> tuple[Any, ...]:
-    logs = [read_monitor(path / name) for name in ("monitor.csv", "eval.csv")]
-    best = learned(path, "best.zip") if (path / "best.zip").exists() else None
-    return [(log.returns, log.lengths) for log in logs], learned(path), best
-
-
-@pytest.mark.parametrize("what", PLANS)
-def test_a_run_that_is_stopped_at_random_steps_has_the_same_bits(tmp_path: Path, what: str) -> None:
-    plan, generator = PLANS[what], np.random.default_rng(1)
-    assert prepare(plan, tmp_path / "whole").run().status == "finished"
-    status, sessions, path = "new", 0, tmp_path / "parts"
-    while status != "finished":
-        left = iter(range(int(generator.integers(5, 119 if plan.action_bits is None else 700))))
-        session = prepare(plan, path) if status == "new" else prepare_resumption(path)
-        session.draws = False
-        status, sessions = session.run(should_stop=lambda left=left: next(left, None) is None).status, sessions + 1
-    assert sessions > 1
-    assert all_of(path) == all_of(tmp_path / "whole")
-
-
-def test_a_run_that_is_killed_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the files of a checkpoint, too, of which the best agent is one."""
-    plan = plan_of(n_envs=2, eval_every=20, eval_episodes=2)
-    assert prepare(plan, tmp_path / "whole").run().status == "finished"
-    monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(recorder, "_CHECKPOINT_SHARE", 1e9)  # after every step
-    generator, original, path, left, kills = np.random.default_rng(1), os.replace, tmp_path / "killed", 0, 0
-
-    def replace_or_die(*paths: Any) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise SystemExit
-        original(*paths)
-
-    monkeypatch.setattr(os, "replace", replace_or_die)
-    done = False
-    while not done:
-        left = int(generator.integers(8, 200))
-        try:
-            session = prepare_resumption(path) if path.exists() else prepare(plan, path)
-            session.draws = False
-            done = session.run().status == "finished"
-        except SystemExit:
-            kills += 1
-        left = 0
-    assert kills > 1
-    assert all_of(path) == all_of(tmp_path / "whole")
-
-
 def test_the_command_line_has_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["bdpi", "train"])
     words = "train FrozenLake-v1 --steps 90 --env-kwargs is_slippery:False --wrapper odd_wrappers:Longer --n-envs 3"
     words += " --eval-every 30 --eval-episodes 1 --film-every 25 --out run --set n_critics=2 --set fit_steps=1"
-    result = CliRunner().invoke(app, words.split())
-    assert result.exit_code == 0, result.output
+    succeeds(*words.split())
     config = RunFolder(tmp_path / "run").read_run()[0]
     assert (config.env_kwargs, config.wrappers) == ({"is_slippery": False}, ["odd_wrappers:Longer"])
     assert (config.n_envs, config.eval_every, config.eval_episodes, config.film_every) == (3, 30, 1, 25)
-    result = CliRunner().invoke(app, ["play", "run", "--best", "--episodes", "1", "--no-watch"])
-    assert result.exit_code == 0, result.output
+    succeeds("play", "run", "--best", "--episodes", "1", "--no-watch")

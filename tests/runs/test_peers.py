@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,12 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from torch import nn
 
 from bdpi.baselines.paper import PARAMETERS, make_peer
-from bdpi.runs.build import PEER_NAMES
+from bdpi.runs.build import PEER_NAMES, environment_of
 from bdpi.runs.config import RunConfig, RunRecord
 from bdpi.runs.episodes import read_monitor
 from bdpi.runs.errors import RunError
 from bdpi.runs.folder import RunFolder
 from bdpi.runs.job import read_same
-from bdpi.runs.peers import _Make
 from bdpi.runs.play import open_agent, steps
 from bdpi.runs.train import prepare, prepare_resumption
 
@@ -163,7 +163,7 @@ def test_pictures_may_come_from_an_environment_that_cannot_be_sent(
         prepare(RunConfig(environment="OnlyHere-v0", agent="ppo", episodes=20), tmp_path / "other")
     del gym.registry["OnlyHere-v0"]
     processes = SubprocVecEnv(
-        [_Make(RunConfig(environment="pictures_of_lambda:Lambda-v0"))] * 2, start_method="forkserver"
+        [partial(environment_of, RunConfig(environment="pictures_of_lambda:Lambda-v0"))] * 2, start_method="forkserver"
     )
     with pytest.raises(ValueError, match="give make_peer its id"):
         make_peer("ppo", processes)
@@ -172,6 +172,7 @@ def test_pictures_may_come_from_an_environment_that_cannot_be_sent(
 COPIES = """
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from bdpi.baselines import paper
 from bdpi.runs.config import RunConfig, RunRecord

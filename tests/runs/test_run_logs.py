@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from bdpi.cli import app
 from bdpi.runs.config import RunConfig
 from bdpi.runs.episodes import read_monitor
 from bdpi.runs.logs import log_to
 from bdpi.runs.train import prepare, prepare_resumption
+from command_line import bdpi_command, succeeds
 from logbooks import Rows, csv_rows, mlflow_rows, returns, tensorboard_rows, wandb_rows
 
 QUICK = ["n_critics=2", "fit_steps=2", "batch_size=16"]
@@ -30,12 +29,6 @@ def _services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
 
 
-def bdpi(*words: str) -> Result:
-    result = CliRunner().invoke(app, [*words])
-    assert result.exit_code == 0, result.output
-    return result
-
-
 def steps_of(rows: Rows) -> list[int]:
     return [step for step, _ in rows]
 
@@ -44,9 +37,9 @@ def steps_of(rows: Rows) -> list[int]:
 def test_a_run_that_is_resumed_goes_on_in_the_same_logs(tmp_path: Path) -> None:
     run = tmp_path / "run"
     lake = "train", "FrozenLake-v1", *SETTINGS, "--out"
-    bdpi(*lake, str(run), "--episodes", "8", "--log", "tensorboard,wandb", "--log", "csv,mlflow")
-    bdpi("train", "--resume", str(run), "--episodes", "15", "--log", "wandb,mlflow")
-    bdpi(*lake, str(tmp_path / "quiet"), "--episodes", "15")
+    succeeds(*lake, str(run), "--episodes", "8", "--log", "tensorboard,wandb", "--log", "csv,mlflow")
+    succeeds("train", "--resume", str(run), "--episodes", "15", "--log", "wandb,mlflow")
+    succeeds(*lake, str(tmp_path / "quiet"), "--episodes", "15")
     recorded = read_monitor(run / "monitor.csv")
     assert recorded.returns == read_monitor(tmp_path / "quiet" / "monitor.csv").returns
     assert recorded.lengths == read_monitor(tmp_path / "quiet" / "monitor.csv").lengths
@@ -92,7 +85,7 @@ def test_a_run_that_was_killed_repeats_steps_and_no_rows(tmp_path: Path) -> None
 
 def test_a_study_logs_each_of_its_runs_peers_included(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(STUDY)
-    bdpi("study", "tiny.yaml", "--executor", "local", "--log", "csv")
+    succeeds("study", "tiny.yaml", "--executor", "local", "--log", "csv")
     folders = [path.parent for path in tmp_path.rglob("monitor.csv")]
     assert len(folders) == 4
     for folder in folders:
@@ -103,15 +96,17 @@ def test_a_study_logs_each_of_its_runs_peers_included(tmp_path: Path) -> None:
 
 
 def test_learning_from_a_journal_logs_its_epochs(tmp_path: Path) -> None:
-    bdpi("train", "FrozenLake-v1", "--steps", "300", *SETTINGS, "--set", "journal=lake.sqlite", "--out", "first")
-    bdpi("train", "--offline", "lake.sqlite", "--epochs", "300", *SETTINGS, "--out", "second", "--log", "tensorboard")
+    succeeds("train", "FrozenLake-v1", "--steps", "300", *SETTINGS, "--set", "journal=lake.sqlite", "--out", "first")
+    succeeds(
+        "train", "--offline", "lake.sqlite", "--epochs", "300", *SETTINGS, "--out", "second", "--log", "tensorboard"
+    )
     rows = tensorboard_rows(tmp_path / "second")
     assert steps_of(rows) == [100, 200, 300]
     assert {"train/entropy", "train/q_error"} <= rows[-1][1].keys()
 
 
 def test_a_service_that_is_not_known_is_named_before_anything_is_made(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["train", "FrozenLake-v1", "--log", "tensorflow"])
+    result = bdpi_command("train", "FrozenLake-v1", "--log", "tensorflow")
     assert result.exit_code == 2
     assert "unknown log 'tensorflow': choose from tensorboard, wandb, mlflow, csv" in result.output
     assert list(tmp_path.iterdir()) == []
@@ -119,9 +114,9 @@ def test_a_service_that_is_not_known_is_named_before_anything_is_made(tmp_path: 
 
 @pytest.mark.parametrize("log", [{"log": ["/etc/passwd"]}, {"log": ["csv"], "log_id": "x' OR '1'='1"}])
 def test_a_strangers_run_names_no_other_places_to_log_to(tmp_path: Path, log: dict[str, object]) -> None:
-    bdpi("train", "FrozenLake-v1", "--episodes", "1", *SETTINGS, "--out", "run")
+    succeeds("train", "FrozenLake-v1", "--episodes", "1", *SETTINGS, "--out", "run")
     config = json.loads((tmp_path / "run/config.json").read_text())
     (tmp_path / "run/config.json").write_text(json.dumps({**config, **log}))
-    result = CliRunner().invoke(app, ["train", "--resume", "run", "--episodes", "2"])
+    result = bdpi_command("train", "--resume", "run", "--episodes", "2")
     assert result.exit_code == 2
     assert "is damaged: log" in result.output

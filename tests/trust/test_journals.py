@@ -1,5 +1,6 @@
 """Journals of strangers, and journals that a disk has damaged."""
 
+import contextlib
 import itertools
 import sqlite3
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium import spaces
+from journals import change
 
 from bdpi.agents.journal import Journal, JournalError, Transition
 from bombs import shared_pages
@@ -45,23 +47,18 @@ def test_a_page_that_is_there_twice_is_no_endless_loop(tmp_path: Path) -> None:
 )
 def test_a_journal_with_more_in_it_is_refused(tmp_path: Path, forgets: str) -> None:
     path = made(tmp_path / "robot.sqlite", 2)
-    connection = sqlite3.connect(path)
-    connection.execute("DELETE FROM transitions")
-    connection.execute(forgets)
-    connection.commit()
-    connection.close()
+    change(path, "DELETE FROM transitions")
+    change(path, forgets)
     with pytest.raises(JournalError, match="damaged"):
         Journal(path)
 
 
 def test_a_journal_that_forgets_without_a_word_is_refused(tmp_path: Path) -> None:
     path = made(tmp_path / "robot.sqlite", 0)
-    connection = sqlite3.connect(path)
-    (sql,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'transitions'").fetchone()
-    connection.execute("DROP TABLE transitions")
-    connection.execute(f"{sql[:-1]}, UNIQUE (action) ON CONFLICT IGNORE)")
-    connection.commit()
-    connection.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (sql,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'transitions'").fetchone()
+    change(path, "DROP TABLE transitions")
+    change(path, f"{sql[:-1]}, UNIQUE (action) ON CONFLICT IGNORE)")
     with pytest.raises(JournalError, match="damaged"):
         Journal(path, *SPACES)
 
@@ -69,10 +66,7 @@ def test_a_journal_that_forgets_without_a_word_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize("number", [-5, 0, 2**63 - 1])
 def test_numbers_that_hide_a_transition_or_cannot_be_continued(tmp_path: Path, number: int) -> None:
     path = made(tmp_path / "robot.sqlite", 2)
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE transitions SET id = ? WHERE id = 2", (number,))
-    connection.commit()
-    connection.close()
+    change(path, f"UPDATE transitions SET id = {number} WHERE id = 2")
     with pytest.raises(JournalError, match="damaged: its transitions have the numbers"):
         Journal(path)
 
@@ -103,10 +97,7 @@ def test_transitions_that_share_pages_do_not_fill_the_memory(tmp_path: Path) -> 
 @pytest.mark.parametrize("column", ["action", "reward", "discount", "mask", "environment"])
 def test_what_is_too_large_for_its_column_is_not_even_read(tmp_path: Path, column: str) -> None:
     path = made(tmp_path / "robot.sqlite", 2)
-    connection = sqlite3.connect(path)
-    connection.execute(f"UPDATE transitions SET {column} = zeroblob(1000000) WHERE id = 2")
-    connection.commit()
-    connection.close()
+    change(path, f"UPDATE transitions SET {column} = zeroblob(1000000) WHERE id = 2")
     with Journal(path, read_only=True) as journal:
         read = journal._file.rows(0, 10, {"observation": 12, "next_observation": 12, "mask": 2, "next_mask": 2})
         assert max(len(value) for row in read for value in row if isinstance(value, str | bytes)) < 100

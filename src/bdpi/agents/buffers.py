@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import pathlib
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,17 +12,21 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecEnv
 
+from bdpi.agents import memory_file
 from bdpi.agents.apart import pieces
-from bdpi.agents.files import File, refuse_pickle, with_ending
+from bdpi.agents.encoding import Arrays
+from bdpi.agents.files import File
 from bdpi.agents.following import Flat, Following
 from bdpi.agents.journal import Transition
+from bdpi.agents.memory_file import Contents
 from bdpi.agents.spaces import is_zero_based, shift_to_zero
 from bdpi.agents.stacks import FrameStacks, Links
 from bdpi.learner import Transitions
 from bdpi.learner.interface import BoolArray, IntArray, Observations, Ring
 from bdpi.learner.scales import returns_to_go
-from bdpi.storage.atomic import write_atomically
-from bdpi.storage.reading import Damaged, Headers, read_arrays
+
+#: Arrays that every memory has, beside its observations.
+_OF_ALL = ("actions", "rewards", "dones", "timeouts", "discounts")
 
 
 def stacked(values: list[Any]) -> Any:
@@ -52,7 +53,7 @@ else:
     _Base = object
 
 
-class _Transitions(_Base):
+class TransitionMemory(_Base):
     """Mixed into SB3's two buffers.
 
     ``discounts`` holds gamma (or what ``info["discount"]`` says of a step), and 0 where the episode terminated; a
@@ -204,8 +205,8 @@ class _Transitions(_Base):
             raise ValueError("optimize_memory_usage=True leaves no room for demonstrations: give it up for them")
         rows = -(-len(steps) // self.n_envs)
         pos, full, added = self.pos, self.full, self._added
-        first = len(self._arrays()["actions"])
-        for name, array in self._arrays().items():
+        first = len(self.arrays()["actions"])
+        for name, array in self.arrays().items():
             self._set_array(name, np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)]))
         if self.begins is not None:
             self.begins = np.concatenate([self.begins, np.ones((rows, self.n_envs), dtype=bool)])
@@ -332,7 +333,7 @@ class _Transitions(_Base):
 
     def next_observations_in_pieces(self) -> Iterator[Observations]:
         """The same, some at a time."""
-        width = sum(math.prod(each.shape[1:]) for name, each in self._arrays().items() if name.startswith("next_obs"))
+        width = sum(math.prod(each.shape[1:]) for name, each in self.arrays().items() if name.startswith("next_obs"))
         for first, end in ((0, self.size()), (self.buffer_size, len(self.actions))):
             for piece in pieces(end, width, first):
                 yield _map(
@@ -365,19 +366,64 @@ class _Transitions(_Base):
 
     # -- files --------------------------------------------------------------------------------------------------
 
-    _SCALARS = ("actions", "rewards", "dones", "timeouts", "discounts")
+    def save_npz(self, path: File) -> None:
+        """Write the transitions held to a compressed NumPy file, at once or not at all; no pickle is involved.
 
-    def _set_array(self, name: str, array: NDArray[Any]) -> None:
-        whole, _, key = name.partition(".")
-        if key:
-            getattr(self, whole)[key] = array
-        elif name == "back" and self.links is not None:
-            self.links.back = array
-        else:
-            setattr(self, whole, array)
+        :param path: of the file; ``.npz`` is added where there is no ending, and folders are made. Or an open file.
+        """
+        memory_file.write(path, self.held())
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        named = {name: getattr(self, name) for name in self._SCALARS}
+    def load_npz(self, path: File) -> None:
+        """Take over the transitions of :meth:`save_npz`; the buffer must have the same size and spaces.
+
+        :param path: of the file, or an open one
+        :raises ValueError: for a file that is damaged or does not fit; nothing changes then
+        """
+        self._take(memory_file.read(path, self))
+
+    def held(self) -> Arrays:
+        """The transitions held, as arrays."""
+        rows, arrays, shown = self.size(), self.arrays(), {}
+        if self.n_demonstrations:
+            shown = {f"shown.{name}": array[self.buffer_size :] for name, array in arrays.items()}
+        apart = {} if self.links is None else self.links.kept_apart()
+        held = {name: array[:rows] for name, array in arrays.items()}
+        return {**held, **shown, **apart, "position": np.array([self.pos, int(self.full)])}
+
+    def take_over(self, loaded: Arrays, where: str) -> None:
+        """Replace the transitions by others, of a buffer of the same size and spaces.
+
+        :param loaded: what :meth:`held` returned
+        :param where: it comes from, for messages
+        :raises ValueError: when they do not fit; nothing changes then
+        """
+        self._take(memory_file.placed(self, loaded, where))
+
+    def _take(self, given: Contents) -> None:
+        once = isinstance(self.next_observations, Following)
+        for name, array in given.whole.items():
+            self._set_array(name, array)
+        self.n_demonstrations = given.n_shown * self.n_envs
+        self.pos, self.full = given.position, given.is_full
+        self._added, self._contents = (self.pos + self.full * self.buffer_size) * self.n_envs, object()
+        if self.links is not None:
+            self.links.restore(given.rows, self.pos, given.apart)
+        if self.begins is not None:
+            self.begins = np.ones((len(self.actions), self.n_envs), dtype=bool)
+            width = self.n_envs + sum(each[:1].size for name, each in given.whole.items() if "observations" in name)
+            for first, end in ((0, given.rows), (self.buffer_size, len(self.actions))):  # those that are held
+                for piece in pieces(end, width, first):
+                    self.begins[piece] = self._begins(np.arange(piece.start, piece.stop))
+            if self.full:
+                self.begins[self.pos] = True  # the oldest
+            if once:
+                following = Following(self.observations)
+                following.take_over(self.next_observations[: given.rows], self.begins)
+                self.next_observations = following  # type: ignore[assignment]
+
+    def arrays(self) -> Arrays:
+        """All there is of each transition, by name, with a row for each step of all environments."""
+        named = {name: getattr(self, name) for name in _OF_ALL}
         for name in ("observations", "next_observations"):
             stored = getattr(self, name)
             if isinstance(stored, dict):
@@ -390,193 +436,19 @@ class _Transitions(_Base):
             named["back"] = self.links.back
         return named
 
-    def save_npz(self, path: File) -> None:
-        """Write the transitions held to a compressed NumPy file, at once or not at all; no pickle is involved.
-
-        :param path: of the file; ``.npz`` is added where there is no ending, and folders are made. Or an open file.
-        """
-        held = self.held()
-
-        def write(file: Any) -> None:
-            np.savez_compressed(file, **held)  # type: ignore[arg-type]
-
-        if isinstance(path, str | os.PathLike):
-            path = with_ending(pathlib.Path(path), ".npz")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, write)
-        else:
-            write(path)
-
-    def load_npz(self, path: File) -> None:
-        """Take over the transitions of :meth:`save_npz`; the buffer must have the same size and spaces.
-
-        :param path: of the file, or an open one
-        :raises ValueError: for a file that is damaged or does not fit; nothing changes then
-        """
-        if isinstance(path, str | os.PathLike):
-            path = pathlib.Path(path)
-            tried = path, with_ending(path, ".npz"), with_ending(path, ".pkl")  # the last is SB3's, and refused
-            path = next((each for each in tried if each.exists()), tried[1])
-        refuse_pickle(path)
-        where = str(path) if isinstance(path, str | os.PathLike) else "the file"
-        whole: dict[str, NDArray[Any]] = {}
-        try:
-            with contextlib.ExitStack() as stack:
-                file: Any = stack.enter_context(open(path, "rb")) if isinstance(path, str | os.PathLike) else path
-                loaded = read_arrays(file, lambda headers: self._room(headers, whole))
-        except Damaged as error:
-            raise ValueError(f"{path} is not a replay memory, or it is damaged: {error}") from error
-        self._take(whole, loaded, where)
-
-    def held(self) -> dict[str, NDArray[Any]]:
-        """The transitions held, as arrays."""
-        rows = self.size()
-        held = {name: array[:rows] for name, array in self._arrays().items()}
-        shown = {}
-        if self.n_demonstrations:
-            shown = {f"shown.{name}": array[self.buffer_size :] for name, array in self._arrays().items()}
-        apart = {} if self.links is None else self.links.kept_apart()
-        return {**held, **shown, **apart, "position": np.array([self.pos, int(self.full)])}
-
-    def take_over(self, loaded: dict[str, NDArray[Any]], where: str) -> None:
-        """Replace the transitions by others, of a buffer of the same size and spaces.
-
-        :param loaded: what :meth:`held` returned
-        :param where: it comes from, for messages
-        :raises ValueError: when they do not fit; nothing changes then
-        """
-        whole: dict[str, NDArray[Any]] = {}
-        room = self._room({name: (array.shape, array.dtype) for name, array in loaded.items()}, whole)
-        for name, place in room.items():
-            place[...] = loaded[name]
-        self._take(whole, {**loaded, **room}, where)
-
-    def _own(self, names: Container[str]) -> dict[str, Any]:
-        """The arrays that a file should have; with masks, if it has some."""
-        own = self._arrays()
-        if "masks" in names and "masks" not in own:
-            assert isinstance(self.action_space, spaces.Discrete)
-            shape = (len(self.actions), self.n_envs, int(self.action_space.n))
-            own |= {name: np.zeros(shape, dtype=bool) for name in ("masks", "next_masks")}
-        return own
-
-    def _room(self, found: Headers, whole: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Places for the arrays of a file that fit, in those that this memory will have.
-
-        :param whole: gets the latter: zeros, which take no memory before they are overwritten
-        """
-        room: dict[str, NDArray[Any]] = {}
-        for name, array in self._own(found).items():
-            length = {"": 0, "shown.": 0}
-            for prefix in length:
-                shape, dtype = found.get(prefix + name, ((), None))
-                if shape[1:] == array.shape[1:] and dtype == array.dtype:
-                    length[prefix] = shape[0]
-            n, n_shown = length.values()
-            if n <= self.buffer_size:
-                whole[name] = np.zeros((self.buffer_size + n_shown, *array.shape[1:]), array.dtype)
-                both = {name: whole[name][:n], f"shown.{name}": whole[name][self.buffer_size :]}
-                room |= {key: place for key, place in both.items() if key in found and found[key][0] == place.shape}
-        return room
-
-    def _take(self, whole: dict[str, NDArray[Any]], loaded: dict[str, NDArray[Any]], where: str) -> None:
-        """See :meth:`take_over`.
-
-        :param whole: arrays of this memory, as :meth:`_room` made them; they hold what of ``loaded`` fits
-        """
-        loaded = dict(loaded)
-        position = loaded.pop("position", np.zeros(0))
-        apart = {name: loaded.pop(name) for name in list(loaded) if name in ("apart", "apart_at")}
-        shown = {name.removeprefix("shown."): loaded.pop(name) for name in list(loaded) if name.startswith("shown.")}
-        own = self._own(loaded)
-        if loaded.keys() != own.keys() or position.shape != (2,) or position.dtype.kind != "i":
-            raise ValueError(f"{where} is not a replay memory of this kind of agent: it holds {sorted(loaded)}")
-        saved_shape = loaded["actions"].shape
-        if len(saved_shape) == 3 and saved_shape[1] != self.n_envs:
-            raise ValueError(
-                f"{where} does not fit: its replay memory was saved with {saved_shape[1]} environments, and this agent "
-                f"has {self.n_envs}. Give it make_vec_env(..., n_envs={saved_shape[1]}); or go on without that memory: "
-                "load the agent without env and save it again, without include_buffer."
-            )
-        pos, full = (int(value) for value in position)
-        if not 0 <= pos < self.buffer_size + (not full):
-            raise ValueError(
-                f"{where} does not fit: it ends at position {pos}, this memory has {self.buffer_size} rows"
-            )
-        if pos == self.buffer_size:  # of a larger memory, where it was not full
-            pos, full = 0, True
-        rows = self.buffer_size if full else pos
-        if shown and isinstance(self.next_observations, Following):
-            raise ValueError(f"{where} does not fit: with optimize_memory_usage=True there are no demonstrations")
-        if shown and shown.keys() != own.keys():
-            raise ValueError(f"{where} is not a replay memory of this kind of agent: it shows {sorted(shown)}")
-        parts = [(loaded, rows, ""), *([(shown, len(shown["actions"]), "the demonstrations' ")] if shown else [])]
-        for given, length, whose in parts:
-            for name, array in own.items():
-                found = given[name]
-                if found.shape != (length, *array.shape[1:]) or (given is loaded and rows > len(array)):
-                    raise ValueError(
-                        f"{where} does not fit: {whose}{name} has shape {found.shape}, this memory {array.shape}"
-                    )
-                if found.dtype != array.dtype:
-                    raise ValueError(f"{where} does not fit: {whose}{name} is {found.dtype}, this memory {array.dtype}")
-                for piece in pieces(length, array[:1].size):
-                    self._check_numbers(whose, name, found[piece], where)
-        if self.links is not None:
-            for given, is_full, kept in ((loaded, bool(full), apart), (shown, False, {})):
-                if given:
-                    self.links.check(given["back"], is_full, kept, self.observations[0, 0], where)
-        once = isinstance(self.next_observations, Following)
-        for name, array in whole.items():
-            self._set_array(name, array)
-        self.n_demonstrations = len(shown["actions"]) * self.n_envs if shown else 0
-        self.pos, self.full = pos, bool(full)
-        self._added, self._contents = (pos + bool(full) * self.buffer_size) * self.n_envs, object()
-        if self.links is not None:
-            self.links.restore(rows, pos, apart)
-        if self.begins is not None:
-            self.begins = np.ones((len(self.actions), self.n_envs), dtype=bool)
-            width = self.n_envs + sum(whole[name][:1].size for name in whole if "observations" in name)
-            for first, end in ((0, rows), (self.buffer_size, len(self.actions))):  # those that are held
-                for piece in pieces(end, width, first):
-                    self.begins[piece] = self._begins(np.arange(piece.start, piece.stop))
-            if full:
-                self.begins[pos] = True  # the oldest
-            if once:
-                following = Following(self.observations)
-                following.take_over(self.next_observations[:rows], self.begins)
-                self.next_observations = following  # type: ignore[assignment]
-
-    def _check_numbers(self, whose: str, name: str, values: NDArray[Any], where: str) -> None:
-        """Whether numbers are finite, actions, and states that are numbered, exist (both are counted from zero here),
-        and discounts.
-
-        :raises ValueError: at the first that does not
-        """
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise ValueError(f"{where} is damaged: {whose}{name} holds numbers that are not finite")
-        if name in ("discounts", "dones", "timeouts"):
-            wrong = (values < 0) | (values > 1)
-            if wrong.any():
-                raise ValueError(
-                    f"{where} is damaged: {whose}{name} holds {values[wrong][0]}, which is not from 0 to 1"
-                )
-        kind, _, key = name.partition(".")
-        space: Any = self.action_space if name == "actions" else self.observation_space
+    def _set_array(self, name: str, array: NDArray[Any]) -> None:
+        whole, _, key = name.partition(".")
         if key:
-            space = space.spaces[key]
-        if name != "actions" and kind not in ("observations", "next_observations"):
-            return
-        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-            count = space.n if isinstance(space, spaces.Discrete) else space.nvec
-            wrong = (values < 0) | (values >= count)
-            if wrong.any():
-                raise ValueError(f"{where} is damaged: {whose}{name} holds {values[wrong][0]}, which {space} has not")
+            getattr(self, whole)[key] = array
+        elif name == "back" and self.links is not None:
+            self.links.back = array
+        else:
+            setattr(self, whole, array)
 
 
-class TransitionBuffer(_Transitions, ReplayBuffer):
+class TransitionBuffer(TransitionMemory, ReplayBuffer):
     """The replay buffer of array observations."""
 
 
-class DictTransitionBuffer(_Transitions, DictReplayBuffer):
+class DictTransitionBuffer(TransitionMemory, DictReplayBuffer):
     """The replay buffer of Dict observations."""

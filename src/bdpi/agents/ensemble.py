@@ -55,20 +55,20 @@ from bdpi.agents.frames import Frames, normalized, stacked_space
 from bdpi.agents.health import Finding
 from bdpi.agents.inputs import Inputs
 from bdpi.agents.journal import Journal, Transition
-from bdpi.agents.learners import network_learner
+from bdpi.agents.learners import make_learner
 from bdpi.agents.logs import LenientLogger, StepLog, record_state
 from bdpi.agents.masks import MaskSource, reset_infos
-from bdpi.agents.memories import MemoryChoice, choose_memory
+from bdpi.agents.memories import MemoryChoice, choose_memory, make_memory
 from bdpi.agents.normalizing import update_normalizer
 from bdpi.agents.policies import BDPIPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
 from bdpi.agents.scales import ScaleEstimator
 from bdpi.envs.factors import DEFAULT_BITS
 from bdpi.envs.wrappers.retracing import CONTINUED
-from bdpi.learner import Hyperparameters, native
+from bdpi.learner import Hyperparameters
 from bdpi.learner.arrangement import Precision
 from bdpi.learner.interface import FloatArray, IntArray
 from bdpi.learner.registry import LearnerChoice
-from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule, check_rule
+from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule
 from bdpi.learner.scales import RARER, Scales
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Ensemble(OffPolicyAlgorithm):
         chosen = choose_memory(asked, self.observation_space, self.decisions, self.gamma)
         self.replay_buffer_class, self.replay_buffer_kwargs, self.n_steps, self.hindsight = chosen
         if self.replay_buffer is None:
-            self.replay_buffer = self._make_memory()
+            self.replay_buffer = make_memory(self)
         n_steps, self.n_steps = self.n_steps, 1  # SB3 warns of n_steps where the memory is not its own
         space, self.observation_space = self.observation_space, stacked_space(self.observation_space, self.n_stack)
         super()._setup_model()  # the policy sees stacks of frames, as behind a wrapper
@@ -273,7 +273,7 @@ class Ensemble(OffPolicyAlgorithm):
         normalizer = self._vec_normalize_env
         if self.observation_size is not None and (normalizer is None or not normalizer.norm_obs):
             self.policy.set_scales(Scales.unknown(len(self.policy.scales.shift)))
-        self.agent_learner = self._make_learner()
+        self.agent_learner = make_learner(self)
         self.advise(self.advisors, self.advice_steps)
         self.draws = Draws(self.n_envs, self.policy.n_actions, self.persistence)
         self.actions = Actions(self.policy, self.n_envs, self.n_critics, self.draws)
@@ -292,15 +292,6 @@ class Ensemble(OffPolicyAlgorithm):
         if self.journal is not None:
             self._open_journal(self.journal)
 
-    def _make_memory(self) -> TransitionBuffer | DictTransitionBuffer:
-        of = self.decisions
-        sizes = self.buffer_size, of.observation_space, of.action_space, self.device, self.n_envs
-        own = {"gamma": self.gamma, "n_steps": self.n_steps * of.n, "n_stack": self.n_stack}
-        arguments = {"optimize_memory_usage": self.optimize_memory_usage, **self.replay_buffer_kwargs, **own}
-        memory = self.replay_buffer_class(*sizes, **arguments, **(self.hindsight or {}))  # type: ignore[misc, arg-type]
-        assert isinstance(memory, TransitionBuffer | DictTransitionBuffer)
-        return memory
-
     def critic_rule(self) -> CriticRule:
         """How critics move towards their new estimates. Asked before every step of learning."""
         return ClippedDouble(self.critic_step_size)
@@ -308,30 +299,6 @@ class Ensemble(OffPolicyAlgorithm):
     def actor_rule(self) -> ActorRule | None:
         """How the actor follows a critic; None: there is no actor, and each episode follows a critic."""
         return None
-
-    def _make_learner(self) -> AgentLearner:
-        rule, critic_rule = self.actor_rule(), self.critic_rule()
-        check_rule(critic_rule, self.policy.n_actions, "critic")
-        if rule is None:
-            self.policy.actor = None
-        else:
-            check_rule(rule, self.policy.n_actions, "actor")
-        threads = self.n_threads
-        if threads is None and self.asynchronous:
-            threads = max(1, native.default_threads() - 1)  # acting needs a core, too
-        return network_learner(
-            self.policy,
-            rule,
-            self.n_critics,
-            self.batch_size,
-            self.device,
-            self.learner_choice,
-            threads,
-            self.prior_scale,
-            self.precision,
-            critic_rule=critic_rule,
-            max_grad_norm=self.max_grad_norm,
-        )
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed networks yet to be made, the environment, and the agent's own generators."""
@@ -481,7 +448,7 @@ class Ensemble(OffPolicyAlgorithm):
             self._update_info_buffer(infos, dones)
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
             if self.autosave is not None and not self._background.is_running:  # whose thread looks after it
-                self._save_if_due()
+                self._autosave.save_if_due(self)
             if checkup.has_news or max(self.episodes.steps) >= checkup.most_steps:
                 checkup.after_step(self.episodes)
 
@@ -756,7 +723,7 @@ class Ensemble(OffPolicyAlgorithm):
         has_learned = self._learn_once()
         if has_learned:
             self._epochs_due = max(0.0, self._epochs_due - 1)
-        self._save_if_due()
+        self._autosave.save_if_due(self)
         return has_learned
 
     def _learn_once(self) -> bool:
@@ -767,7 +734,7 @@ class Ensemble(OffPolicyAlgorithm):
         return held > 0
 
     def _look_after(self) -> None:
-        self._save_if_due()
+        self._autosave.save_if_due(self)
         self.step_log.write(self)
 
     def _experience(self, batch_size: int | None = None) -> int:
@@ -1039,9 +1006,6 @@ class Ensemble(OffPolicyAlgorithm):
         self._epochs_due = self._background.due if self._background.is_running else self._epochs_due
         self._learned_with_masks = self.learned_with_masks  # the memory may not be saved
 
-    def _save_if_due(self) -> None:
-        self._autosave.save_if_due(self)
-
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
         """Write the replay memory to a NumPy file; learning in the background pauses meanwhile.
 
@@ -1061,7 +1025,7 @@ class Ensemble(OffPolicyAlgorithm):
         """
         with self.learning_paused():
             if self.replay_buffer is None:
-                self.replay_buffer = self.collector.memory = self._make_memory()
+                self.replay_buffer = self.collector.memory = make_memory(self)
             self.replay_buffer.load_npz(path)
 
     # -- health -------------------------------------------------------------------------------------------------

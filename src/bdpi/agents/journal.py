@@ -44,8 +44,7 @@ class Transition:
     :param discount: of this transition; None: the agent's
     :param mask: which actions were allowed; None: all
     :param next_mask: which actions are allowed afterwards
-    :param environment: number of the environment, where an agent learns in several at once; 0 in journals of earlier
-        versions, which do not say
+    :param environment: number of the environment, where an agent learns in several at once
     """
 
     observation: Any
@@ -129,8 +128,6 @@ class Journal:
             raise JournalError(f"{self.path}: its action space, {self.action_space}, is not Discrete")
         self._parts = _layout(self.observation_space)
         self._size = sum(part.nbytes for part in self._parts)
-        if not file.read_only:
-            file.upgrade()
         first, last = file.run("SELECT COALESCE(MIN(id), 1), COALESCE(MAX(id), 0) FROM transitions")[0]
         if not (isinstance(first, int) and isinstance(last, int) and first > 0 and last < _LARGEST_NUMBER):
             raise JournalError(f"{self.path} is damaged: its transitions have the numbers {first} to {last}")

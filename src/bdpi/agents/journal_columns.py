@@ -18,7 +18,6 @@ from bdpi.learner.interface import BoolArray
 from bdpi.storage.reading import parse_json
 
 FORMAT, VERSION = "bdpi journal", 2
-_VERSIONS = (1, 2)  # the first has no environments
 MASKS = ("mask", "next_mask")  # a step's, and in the plural those of a column
 _LONGEST_ID = 100  # characters
 _MOST_ROWS, _MOST_BYTES = 10_000, 32 << 20  # of a chunk
@@ -110,9 +109,9 @@ class Columns:
         about = parse_json(text)
         if not isinstance(about, dict) or about.get("format") != FORMAT:
             raise ValueError("it does not say that it holds a journal")
-        if about.get("version") not in _VERSIONS:
+        if about.get("version") != VERSION:
             raise ValueError(f"it has version {about.get('version')!r} and {VERSION} is known: use a newer bdpi")
-        journal_id = about.get("id", "")  # earlier exports have none
+        journal_id = about.get("id", "")  # files of other programs may have none
         if not isinstance(journal_id, str) or len(journal_id) > _LONGEST_ID:
             raise ValueError(f"the id of its journal is {str(journal_id)[:_LONGEST_ID]!r}, which makes no sense")
         return cls(space_of(about.get("observation_space")), space_of(about.get("action_space")), journal_id)

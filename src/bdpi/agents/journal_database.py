@@ -20,26 +20,21 @@ from bdpi.storage.wal import Checkpoints
 
 _APPLICATION = 0x62647069  # "bdpi", where SQLite files say whose they are
 VERSION = 2
-#: That version did not say which environment a transition is from.
-WITHOUT_ENVIRONMENT = 1
-_COLUMNS = "observation, action, reward, discount, next_observation, terminated, truncated, mask, next_mask"
+_COLUMNS = (
+    "observation, action, reward, discount, next_observation, terminated, truncated, mask, next_mask, environment"
+)
 _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
 _TRANSITIONS = (
     "CREATE TABLE transitions (id INTEGER PRIMARY KEY, observation BLOB NOT NULL, action INTEGER NOT NULL, "
     "reward REAL NOT NULL, discount REAL, next_observation BLOB NOT NULL, terminated INTEGER NOT NULL, "
-    "truncated INTEGER NOT NULL, mask BLOB, next_mask BLOB{})"
+    "truncated INTEGER NOT NULL, mask BLOB, next_mask BLOB, environment INTEGER NOT NULL DEFAULT 0)"
 )
-_ENVIRONMENT = "environment INTEGER NOT NULL DEFAULT 0"
-
-
-def _schema(version: int) -> set[tuple[str, str, str | None]]:
-    """All that a journal has in it: a constraint or a trigger more could make it forget."""
-    last = "" if version == WITHOUT_ENVIRONMENT else f", {_ENVIRONMENT}"
-    return {
-        ("table", "about", _ABOUT),
-        ("index", "sqlite_autoindex_about_1", None),
-        ("table", "transitions", _TRANSITIONS.format(last)),
-    }
+#: All that a journal has in it: a constraint or a trigger more could make it forget.
+_SCHEMA = {
+    ("table", "about", _ABOUT),
+    ("index", "sqlite_autoindex_about_1", None),
+    ("table", "transitions", _TRANSITIONS),
+}
 
 
 class JournalError(ValueError):
@@ -116,37 +111,26 @@ class JournalDatabase:
         self.run(f"PRAGMA application_id = {_APPLICATION}")
         self.run(f"PRAGMA user_version = {VERSION}")
         self.run(_ABOUT)
-        self.run(_TRANSITIONS.format(f", {_ENVIRONMENT}"))
+        self.run(_TRANSITIONS)
         for name, space in described.items():
             self.run("INSERT INTO about VALUES (?, ?)", (name, json.dumps(describe(space))))
         self.run("INSERT INTO about VALUES ('id', ?)", (new_id or uuid.uuid4().hex,))
         self.run("COMMIT")
 
     def check_identity(self) -> None:
-        """:raises JournalError: when it is no journal, or one of a later version"""
+        """:raises JournalError: when it is no journal, or one of another version"""
         application, version = (self.run(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version"))
         if application != _APPLICATION:
             raise JournalError(f"{self.path} is a database, but not a journal: choose another file")
-        if version not in (WITHOUT_ENVIRONMENT, VERSION):
+        if version != VERSION:
             raise JournalError(
                 f"{self.path} has version {version} of the journal, this program knows {VERSION}: use a newer bdpi"
             )
         rows = self.run("SELECT type, name, substr(sql, 1, 2000) FROM sqlite_master LIMIT 10")
         found = {(kind, name, None if sql is None else " ".join(str(sql).split())) for kind, name, sql in rows}
-        if found != _schema(version):
-            other = next(iter(found ^ _schema(version)))
+        if found != _SCHEMA:
+            other = next(iter(found ^ _SCHEMA))
             raise JournalError(f"{self.path} is damaged, or not a journal: its {other[0]} {other[1]} is another one")
-
-    def upgrade(self) -> None:
-        """Bring the tables of an earlier version up to date."""
-        self.run("BEGIN IMMEDIATE")
-        if self._version() == WITHOUT_ENVIRONMENT:
-            self.run(f"ALTER TABLE transitions ADD COLUMN {_ENVIRONMENT}")
-            self.run(f"PRAGMA user_version = {VERSION}")
-        self.run("COMMIT")
-
-    def _version(self) -> int:
-        return int(self.run("PRAGMA user_version")[0][0])
 
     def about(self, name: str) -> str | None:
         """What the file says about itself; None: nothing."""
@@ -168,7 +152,7 @@ class JournalDatabase:
     def insert(self, rows: list[tuple[Any, ...]]) -> int:
         """Write transitions, all or none, because they are one statement; returns the number of the last one."""
         values = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(rows))
-        sql = f"INSERT INTO transitions ({_COLUMNS}, environment) VALUES {values}"
+        sql = f"INSERT INTO transitions ({_COLUMNS}) VALUES {values}"
         return int(self._connection.execute(sql, [value for row in rows for value in row]).lastrowid or 0)
 
     def rows(self, after: int, most: int, sizes: dict[str, int]) -> list[tuple[Any, ...]]:
@@ -178,9 +162,8 @@ class JournalDatabase:
             and is ``"damaged"``
         :raises JournalError: when numbers do not increase, which pages that are there twice lead to
         """
-        environment = "0" if self._version() == WITHOUT_ENVIRONMENT else "environment"
         columns = []
-        for name in (*_COLUMNS.split(", "), environment):
+        for name in _COLUMNS.split(", "):
             fits = f"typeof({name}) IN ('integer', 'real')"
             if name in sizes:
                 fits = f"typeof({name}) = 'blob' AND length({name}) = {sizes[name]}"

@@ -288,8 +288,7 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _check_complete(held: list[str], columns: Columns) -> None:
-    optional = {*(f"{mask}s" for mask in MASKS), "environments"}  # earlier versions have no environments
-    missing = [name for name in columns.named if name not in held and name not in optional]
+    missing = [name for name in columns.named if name not in held and name.removesuffix("s") not in MASKS]
     if missing:
         raise ValueError(f"it has no {', '.join(missing)}")
 
@@ -308,7 +307,6 @@ def _completed(
 ) -> Chunk:
     """A chunk with the masks that the file has, if any, and whose transitions make sense."""
     rows, which = len(arrays["actions"]), {}
-    arrays.setdefault("environments", np.zeros(rows, dtype=np.int64))
     for name in (f"{mask}s" for mask in MASKS):
         which[name] = np.full(rows, name in arrays) if given is None or name not in given else given[name]
         arrays.setdefault(name, np.ones((rows, *columns.named[name].shape), dtype=bool))

@@ -12,7 +12,7 @@ from torch import nn
 from bdpi.agents.agent_learner import AgentLearner
 from bdpi.agents.policies import BDPIPolicy
 from bdpi.agents.spaces import NativeInputs
-from bdpi.learner import LearnerState
+from bdpi.learner import LearnerState, native
 from bdpi.learner.adam import AdamSettings
 from bdpi.learner.arrangement import Precision, dtype_of
 from bdpi.learner.functional import bind_parameters, flatten_parameters
@@ -20,13 +20,44 @@ from bdpi.learner.fused import FusedLearner, FusedNetworks
 from bdpi.learner.joint import JointLearner, Trainer
 from bdpi.learner.native import NativeLearner
 from bdpi.learner.registry import LearnerChoice, Task, can_learn_together, choose
-from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule
+from bdpi.learner.rules import ActorRule, ClippedDouble, CriticRule, check_rule
 from bdpi.learner.tabular import TabularLearner
 from bdpi.learner.torch import TorchLearner
 from bdpi.learner.twins import check_twins
 
 if TYPE_CHECKING:
     from bdpi.agents.ensemble import Ensemble
+
+
+def make_learner(agent: Ensemble) -> AgentLearner:
+    """What an agent learns with.
+
+    :raises ValueError: for rules with mistakes in them, and for a learner that cannot train its networks
+    """
+    policy, rule, critic_rule = agent.policy, agent.actor_rule(), agent.critic_rule()
+    check_rule(critic_rule, policy.n_actions, "critic")
+    if rule is None:
+        policy.actor = None
+    else:
+        check_rule(rule, policy.n_actions, "actor")
+    if agent.has_tables:
+        return tabular_learner(policy, agent.n_critics)
+    threads = agent.n_threads
+    if threads is None and agent.asynchronous:
+        threads = max(1, native.default_threads() - 1)  # acting needs a core, too
+    return network_learner(
+        policy,
+        rule,
+        agent.n_critics,
+        agent.batch_size,
+        agent.device,
+        agent.learner_choice,
+        threads,
+        agent.prior_scale,
+        agent.precision,
+        critic_rule=critic_rule,
+        max_grad_norm=agent.max_grad_norm,
+    )
 
 
 def tabular_learner(policy: BDPIPolicy, n_critics: int) -> AgentLearner:

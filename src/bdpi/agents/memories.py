@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
@@ -13,6 +13,9 @@ from bdpi.agents.arguments import unknown
 from bdpi.agents.buffers import DictTransitionBuffer, TransitionBuffer
 from bdpi.agents.decisions import Decisions
 from bdpi.agents.hindsight import HindsightBuffer, hindsight_settings
+
+if TYPE_CHECKING:
+    from bdpi.agents.ensemble import Ensemble
 
 _OF_SB3 = (None, ReplayBuffer, DictReplayBuffer, NStepReplayBuffer, HerReplayBuffer)
 _TIMEOUTS = "handle_timeout_termination"
@@ -85,3 +88,14 @@ def _check_arguments(kind: type[Any] | None, kwargs: dict[str, Any]) -> None:
             UserWarning,
             stacklevel=6,
         )
+
+
+def make_memory(agent: Ensemble) -> TransitionBuffer | DictTransitionBuffer:
+    """The memory that an agent has chosen."""
+    of, kind = agent.decisions, agent.replay_buffer_class
+    sizes = agent.buffer_size, of.observation_space, of.action_space, agent.device, agent.n_envs
+    own = {"gamma": agent.gamma, "n_steps": agent.n_steps * of.n, "n_stack": agent.n_stack}
+    arguments = {"optimize_memory_usage": agent.optimize_memory_usage, **agent.replay_buffer_kwargs, **own}
+    memory = kind(*sizes, **arguments, **(agent.hindsight or {}))  # type: ignore[misc, arg-type]
+    assert isinstance(memory, TransitionBuffer | DictTransitionBuffer)
+    return memory

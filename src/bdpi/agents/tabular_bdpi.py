@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 from gymnasium import spaces
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from bdpi.agents.agent_learner import AgentLearner
 from bdpi.agents.bdpi import BDPI
-from bdpi.agents.learners import tabular_learner
 from bdpi.agents.policies import BDPIPolicy
-from bdpi.learner.rules import check_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -69,7 +66,3 @@ class TabularBDPI(BDPI):
                 RuntimeWarning,
                 stacklevel=2,
             )
-
-    def _make_learner(self) -> AgentLearner:
-        check_rule(self.actor_rule(), self.policy.n_actions, "actor")
-        return tabular_learner(self.policy, self.n_critics)

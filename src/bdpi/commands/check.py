@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 _MOST_DIMENSIONS = 20
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bdpi``."""
-    app.command()(check)
-
-
 def check(
     environment: Annotated[
         str, typer.Argument(metavar="ENV_ID", help="A Gymnasium id, as for bdpi train.", show_default=False)

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
 from bdpi.commands.console import say
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bdpi``."""
-    app.command()(doctor)
 
 
 def doctor() -> None:

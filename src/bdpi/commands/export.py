@@ -26,11 +26,6 @@ class FormatName(str, Enum):
 _ENDINGS = {".onnx": FormatName.onnx, ".h": FormatName.c}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(export)
-
-
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder, or a saved agent.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write: policy.onnx, or policy.h for C.")],

@@ -22,16 +22,10 @@ _ENDINGS = (".npz", ".parquet")
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="The journal.", show_default=False)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``bdpi``."""
-    group = typer.Typer(rich_markup_mode="rich")
-    group.callback(invoke_without_command=True)(_journal)
-    group.command()(info)
-    group.command()(export)
-    group.command("import")(import_)
-    app.add_typer(group, name="journal")
+app = typer.Typer(rich_markup_mode="rich")
 
 
+@app.callback(invoke_without_command=True)
 def _journal(context: typer.Context) -> None:
     """Look at the journal of a robot, export it, import into it.
 
@@ -54,6 +48,7 @@ def _journal(context: typer.Context) -> None:
             say(help_text)
 
 
+@app.command()
 def info(
     file: _File,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
@@ -104,10 +99,7 @@ def _show(found: JournalInfo) -> None:
     for name, value in lines:
         say(f"{name:<{width}}  {value}")
     if found.gaps:
-        say(
-            f"{found.gaps} transitions do not begin where the one before ended: of a robot that was stopped; or, if an "
-            "earlier version wrote this, of several environments at once, whose episodes and returns are mixed up here"
-        )
+        say(f"{found.gaps} transitions do not begin where the one before ended: of a robot that was stopped")
 
 
 def _bytes(size: int) -> str:
@@ -119,6 +111,7 @@ def _bytes(size: int) -> str:
     return f"{value:.3g} GB"
 
 
+@app.command()
 def export(
     file: _File,
     out: Annotated[
@@ -149,6 +142,7 @@ def export(
     say(f"{n} transitions: {out}")
 
 
+@app.command("import")
 def import_(
     file: _File,
     source: Annotated[

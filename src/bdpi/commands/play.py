@@ -10,11 +10,6 @@ import typer
 from bdpi.commands.console import Trust, say
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bdpi``."""
-    app.command()(play)
-
-
 def play(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder, or the agent.zip in it.")],
     episodes: Annotated[int, typer.Option(metavar="N", min=1, help="How many episodes.")] = 10,

@@ -20,11 +20,6 @@ class Axis(str, Enum):
     steps = "steps"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bdpi``."""
-    app.command()(report)
-
-
 def report(
     runs: Annotated[
         Path,

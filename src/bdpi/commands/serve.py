@@ -10,11 +10,6 @@ import typer
 from bdpi.commands.console import say
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bdpi``."""
-    app.command()(serve)
-
-
 def serve(
     task: Annotated[Path, typer.Argument(metavar="TASK.yaml", help="What the robot sees and can do.")],
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8088,

@@ -25,11 +25,6 @@ class _Protocol(str, Enum):
     code = "code"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bdpi``."""
-    app.command()(study)
-
-
 def study(
     name: Annotated[
         str,

@@ -28,11 +28,6 @@ _WITH_OFFLINE |= {"wrapper", "out", "log", "port", "trust"}
 _OPTIONS = {"environment": "ENV_ID", "settings": "--set"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bdpi``."""
-    app.command()(train)
-
-
 def train(
     environment: Annotated[
         str | None,

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 10
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``bdpi``."""
-    app.command()(tune)
-
-
 def tune(
     environment: Annotated[
         str, typer.Argument(metavar="ENV_ID", help="A Gymnasium id, as for bdpi train.", show_default=False)

@@ -210,7 +210,14 @@ class Hallway(MiniWorldEnv):  # type: ignore[misc] # MiniWorld has no types
         if self.render_mode == "rgb_array":
             return picture
         if self._window is None:
-            self._window = _Window("Hallway", self.metadata["render_fps"])
+            # MiniWorld's own window needs pyglet to have a display, and draws as fast as it can.
+            try:
+                from bdpi.envs.window import PictureWindow
+            except ImportError as error:
+                raise DependencyNotInstalled(
+                    'The window needs pygame, which is not installed: run `pip install "gymnasium[toy-text]"`.'
+                ) from error
+            self._window = PictureWindow("Hallway", (PICTURE_WIDTH, PICTURE_HEIGHT), self.metadata["render_fps"])
         self._window.show(picture)
         return None
 
@@ -289,36 +296,6 @@ class Hallway(MiniWorldEnv):  # type: ignore[misc] # MiniWorld has no types
         if render_agent:
             self.agent.render()
         return cast("NDArray[np.uint8]", frame_buffer.resolve())
-
-
-class _Window:
-    """A window of pygame's: MiniWorld's own needs pyglet to have a display, and draws as fast as it can."""
-
-    def __init__(self, title: str, fps: int) -> None:
-        try:
-            import pygame
-        except ImportError as error:
-            raise DependencyNotInstalled(
-                'The window needs pygame, which is not installed: run `pip install "gymnasium[toy-text]"`.'
-            ) from error
-        self._pygame = pygame
-        # SDL, on which pygame is built, may draw windows by OpenGL, and would leave MiniWorld with the wrong context.
-        os.environ.setdefault("SDL_FRAMEBUFFER_ACCELERATION", "0")
-        pygame.display.init()
-        pygame.display.set_caption(title)
-        self._screen = pygame.display.set_mode((PICTURE_WIDTH, PICTURE_HEIGHT))
-        self._clock = pygame.time.Clock()
-        self._fps = fps
-
-    def show(self, picture: NDArray[np.uint8]) -> None:
-        self._pygame.surfarray.blit_array(self._screen, picture.transpose(1, 0, 2))  # pygame has columns first
-        # A window whose events are not taken is reported as hanging by the desktop.
-        self._pygame.event.pump()
-        self._pygame.display.flip()
-        self._clock.tick(self._fps)
-
-    def close(self) -> None:
-        self._pygame.display.quit()
 
 
 def _light(what: int, values: Iterable[float]) -> None:

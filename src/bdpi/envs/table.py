@@ -14,7 +14,7 @@ from gymnasium.error import DependencyNotInstalled, InvalidAction, ResetNeeded
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from bdpi.envs.table_picture import TableWindow
+    from bdpi.envs.window import PictureWindow
 
 FORWARD = 0
 TURN_LEFT = 1
@@ -153,7 +153,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
         self._pose: Pose | None = None  # None until the first reset
         self._ended = False
         self._trace: list[Pose] = []
-        self._window: TableWindow | None = None
+        self._window: PictureWindow | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -202,6 +202,7 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
         try:
             # Only here, so that training needs no pygame.
             from bdpi.envs import table_picture
+            from bdpi.envs.window import PictureWindow
         except ImportError as error:
             raise DependencyNotInstalled(
                 'Table is drawn with pygame, which is not installed: run `pip install "gymnasium[toy-text]"`.'
@@ -211,9 +212,9 @@ class Table(gym.Env[NDArray[np.float32], np.int64]):
             self._pose, self.goal, self.position_tolerance, self.heading_tolerance, self._trace
         )
         if self.render_mode == "rgb_array":
-            return table_picture.to_array(picture)
+            return picture
         if self._window is None:
-            self._window = table_picture.TableWindow("Table", self.metadata["render_fps"])
+            self._window = PictureWindow("Table", (table_picture.SIZE, table_picture.SIZE), self.metadata["render_fps"])
         self._window.show(picture)
         return None
 

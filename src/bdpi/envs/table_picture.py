@@ -34,8 +34,8 @@ Point = tuple[float, float]
 
 def draw(
     robot: Pose, goal: Pose, position_tolerance: float, heading_tolerance: float, trace: Sequence[Pose]
-) -> pygame.Surface:
-    """Draw the table from above, y upwards.
+) -> NDArray[np.uint8]:
+    """Draw the table from above, y upwards: (rows, columns, RGB).
 
     :param robot: where the robot is now
     :param goal: the docked robot's pose
@@ -50,33 +50,8 @@ def draw(
     if len(trace) > 1:
         pygame.draw.lines(canvas, TRACE, False, [_pixel(pose.x, pose.y) for pose in trace], width=2 * FINE)
     _draw_robot(canvas, robot)
-    return pygame.transform.smoothscale(canvas, (SIZE, SIZE))
-
-
-def to_array(picture: pygame.Surface) -> NDArray[np.uint8]:
-    """The picture as Gymnasium wants it, (rows, columns, RGB); pygame has columns first."""
-    return np.ascontiguousarray(pygame.surfarray.array3d(picture).transpose(1, 0, 2), dtype=np.uint8)
-
-
-class TableWindow:
-    """A window that shows pictures at the given rate."""
-
-    def __init__(self, title: str, fps: int) -> None:
-        pygame.display.init()
-        pygame.display.set_caption(title)
-        self._screen = pygame.display.set_mode((SIZE, SIZE))
-        self._clock = pygame.time.Clock()
-        self._fps = fps
-
-    def show(self, picture: pygame.Surface) -> None:
-        self._screen.blit(picture, (0, 0))
-        # A window whose events are not taken is reported as hanging by the desktop.
-        pygame.event.pump()
-        pygame.display.flip()
-        self._clock.tick(self._fps)
-
-    def close(self) -> None:
-        pygame.display.quit()
+    picture = pygame.surfarray.array3d(pygame.transform.smoothscale(canvas, (SIZE, SIZE)))
+    return np.ascontiguousarray(picture.transpose(1, 0, 2), dtype=np.uint8)  # pygame has columns first
 
 
 def _length(distance: float) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -35,16 +35,12 @@ class StoredSeries:
     @cached_property
     def n_episodes(self) -> int:
         """How many episodes the runs in :attr:`used` share; 0 before the first episode of any run."""
-        return shared_length(len(run.shown_returns) for run in self._sound)
-
-    @cached_property
-    def _sound(self) -> tuple[StoredRun, ...]:
-        return tuple(run for run in self.runs if run.counts)
+        return shared_length(len(run.shown_returns) for run in self.used)
 
     @cached_property
     def used(self) -> tuple[StoredRun, ...]:
         """The runs that numbers are computed from."""
-        return self._sound
+        return tuple(run for run in self.runs if run.counts)
 
     @cached_property
     def returns(self) -> NDArray[np.float64]:
@@ -143,7 +139,7 @@ def rows_of(runs: Iterable[StoredRun], with_paper: bool = True, x: str = "episod
             row,
             _title(study, row, names[row] > 1),
             tuple(
-                replace(_panel(row, environment, panels[environment]), with_paper=with_paper, x=x)
+                Panel(row, environment, _series(panels[environment]), with_paper, x)
                 for environment in style.ordered_environments(panels)
             ),
         )
@@ -157,13 +153,9 @@ def _title(study: str, row: str, ambiguous: bool) -> str:
     return f"{title} ({study})" if ambiguous and study else title
 
 
-def _panel(row: str, environment: str, series: dict[str, list[StoredRun]]) -> Panel:
-    return Panel(
-        row,
-        environment,
-        tuple(StoredSeries(name, _by_seed(series[name])) for name in style.ordered_series(series)),
+def _series(runs: dict[str, list[StoredRun]]) -> tuple[StoredSeries, ...]:
+    """In the order of the legend, their runs ordered by seed."""
+    return tuple(
+        StoredSeries(name, tuple(sorted(runs[name], key=lambda run: run.place.seed)))
+        for name in style.ordered_series(runs)
     )
-
-
-def _by_seed(runs: Sequence[StoredRun]) -> tuple[StoredRun, ...]:
-    return tuple(sorted(runs, key=lambda run: run.place.seed))

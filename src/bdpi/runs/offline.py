@@ -43,10 +43,6 @@ CHECKPOINT_SECONDS = 300.0
 Tick = Callable[[int, int], object]
 
 
-def _silent(done: int, total: int) -> None:
-    pass
-
-
 @dataclass
 class OfflineProgress(Progress):
     """Epochs instead of episodes and steps.
@@ -76,7 +72,7 @@ def prepare_offline(
     path: Path | None = None,
     *,
     note: Callable[[str], None] = lambda text: None,
-    tick: Tick = _silent,
+    tick: Tick = lambda done, total: None,
     command: Sequence[str] = (),
 ) -> Session:
     """Make the agent and give it the journal's transitions. Nothing is written yet.
@@ -179,13 +175,8 @@ def _check_spaces(journal: Journal, name: str, environment: gym.Env[Any, Any], s
 
 
 def _fill(agent: Agent, journal: Journal, n: int, tick: Tick) -> None:
-    """Give the agent the transitions, as if it had made them: with ``load(..., journal=)`` it goes on after them.
-
-    :raises RunError: for transitions that make no sense
-    """
+    """Give the agent the transitions, as if it had made them: with ``load(..., journal=)`` it goes on after them."""
     from stable_baselines3.common.vec_env import VecTransposeImage, unwrap_vec_wrapper
-
-    from bdpi.agents.checks import check_in_space
 
     environment = agent.get_env()
     assert environment is not None
@@ -193,11 +184,6 @@ def _fill(agent: Agent, journal: Journal, n: int, tick: Tick) -> None:
     skipped = max(0, n - agent.replay_buffer.buffer_size)
     steps = itertools.islice(journal.steps(after=skipped), n - skipped)
     for done, step in enumerate(steps, 1):
-        try:
-            for what, seen in (("observation", step.observation), ("next observation", step.next_observation)):
-                check_in_space(what, seen, journal.observation_space, skipped + done, 0)
-        except ValueError as error:
-            raise RunError(f"{journal.path} is damaged: {one_line(error)}") from None
         if isinstance(transpose, VecTransposeImage):
             step = replace(
                 step,

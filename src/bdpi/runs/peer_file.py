@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
+from torch.utils._pytree import tree_map_only
 
 from bdpi.agents.checks import LARGEST, check_integer
 from bdpi.agents.encoding import Arrays, decode, encode
@@ -93,16 +94,8 @@ def _other_tensors(agent: BaseAlgorithm) -> list[str]:
 
 
 def _as_arrays(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy().copy(order="C")
-    if isinstance(value, dict):
-        return {key: _as_arrays(part) for key, part in value.items()}
-    return [_as_arrays(part) for part in value] if isinstance(value, list) else value
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().cpu().numpy().copy(order="C"), value)
 
 
 def _as_tensors(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    if isinstance(value, dict):
-        return {key: _as_tensors(part) for key, part in value.items()}
-    return [_as_tensors(part) for part in value] if isinstance(value, list) else value
+    return tree_map_only(np.ndarray, lambda array: torch.from_numpy(array.copy()), value)

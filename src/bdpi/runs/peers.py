@@ -116,10 +116,10 @@ def _environments(config: RunConfig, bare: Any, may_copy: bool) -> Any:
     spec = bare.spec
     bare.close()
     if not of_pictures or not _can_be_sent(spec):
-        return DummyVecEnv([_Make(config)] * copies)
+        return DummyVecEnv([functools.partial(_make, config)] * copies)
     try:
         with left_to_parent():
-            return SubprocVecEnv([_MakeAlone(config)] * copies, start_method="forkserver")
+            return SubprocVecEnv([functools.partial(_make_alone, config)] * copies, start_method="forkserver")
     except (EOFError, ConnectionError):
         raise RunError(
             f"{config.environment} cannot be made in other processes, in which {config.agent} learns from pictures: "
@@ -136,20 +136,14 @@ def _can_be_sent(spec: Any) -> bool:
     return True
 
 
-class _Make:
-    def __init__(self, config: RunConfig) -> None:
-        self._config = config
-
-    def __call__(self) -> Any:
-        return monitored(environment_of(self._config))
+def _make(config: RunConfig) -> Any:
+    return monitored(environment_of(config))
 
 
-class _MakeAlone(_Make):
-    """Can be sent to another process, which then leaves it to this one what a signal means."""
-
-    def __call__(self) -> Any:
-        leave_group()
-        return super().__call__()
+def _make_alone(config: RunConfig) -> Any:
+    """In another process, which leaves it to this one what a signal means."""
+    leave_group()
+    return _make(config)
 
 
 class PeerDriver(Driver):

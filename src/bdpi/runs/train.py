@@ -47,15 +47,11 @@ _FILES = ("journal", "autosave")  # of an agent, beside those in its run's folde
 _NO_END = 10**12  # steps; learn() wants a number, but the Recorder ends the run
 
 
-def _silent(text: str) -> None:
-    pass
-
-
 def prepare(
     config: RunConfig,
     path: Path | None = None,
     *,
-    note: Callable[[str], None] = _silent,
+    note: Callable[[str], None] = lambda text: None,
     command: Sequence[str] = (),
     copies: bool = True,
 ) -> Session:
@@ -121,7 +117,7 @@ def prepare_resumption(
     *,
     episodes: int | None = None,
     steps: int | None = None,
-    note: Callable[[str], None] = _silent,
+    note: Callable[[str], None] = lambda text: None,
     command: Sequence[str] = (),
     trust: bool = False,
     log: Sequence[str] = (),

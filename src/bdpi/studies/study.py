@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ class Study:
         only = tuple(_find(name, {s.name: s.name for s in self.series}, "series") for name in only)
         given = {"episodes": episodes, "steps": steps}
         chosen = [
-            Series(**{**vars(s), **_length({f"this part of {self.name}": given, s.name: vars(s)})})
+            replace(s, **_length({f"this part of {self.name}": given, s.name: vars(s)}))
             for s in self.series
             if (not ids or s.environment in ids) and (not rows or s.row in rows) and (not only or s.name in only)
         ]
@@ -158,9 +158,7 @@ class Study:
 
     def _elsewhere(self, ids: list[str]) -> Study:
         first = next(iter(self.short_names.values()))
-        copies = [
-            Series(**{**vars(s), "environment": name}) for name in ids for s in self.series if s.environment == first
-        ]
+        copies = [replace(s, environment=name) for name in ids for s in self.series if s.environment == first]
         short_names = self.short_names | {name: name for name in ids}
         return Study(self.name, self.title, self.seeds, (*self.series, *copies), short_names)
 
@@ -368,7 +366,7 @@ def _environment(entry: Any, what: str) -> dict[str, Any]:
     return entry
 
 
-def _length(levels: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None]:
+def _length(levels: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Episodes or steps of a run, by the first of these that says so."""
     for where, level in levels.items():
         episodes, steps = (level.get(name) for name in _LENGTH)
@@ -392,7 +390,7 @@ def _resolved(one: Series, series: Mapping[tuple[str, str, str], Series], study:
             raise RunError(f"{one.row}/{one.name} of {study} shows itself by 'same_as': give it an agent instead")
     if origin is one:
         return one
-    return Series(**{**vars(origin), "row": one.row, "name": one.name, "same_as": (origin.row, origin.name)})
+    return replace(origin, row=one.row, name=one.name, same_as=(origin.row, origin.name))
 
 
 def _spaces(draws: set[bool]) -> str:

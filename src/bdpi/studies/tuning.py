@@ -110,10 +110,6 @@ def load_optuna() -> ModuleType:
     return optuna
 
 
-def _stopped_never() -> bool:
-    return False
-
-
 class Tuner:
     """A search in a folder. The constructor checks the search; nothing is written before ``run``.
 
@@ -144,7 +140,7 @@ class Tuner:
     def run(
         self,
         trials: int,
-        should_stop: Callable[[], bool] = _stopped_never,
+        should_stop: Callable[[], bool] = lambda: False,
         ended: Callable[[Trial, int], object] = lambda trial, goal: None,
         tick: Callable[[int, int], object] = lambda done, total: None,
     ) -> Tuning:
