@@ -24,10 +24,10 @@ class ActorMimic(Ensemble):
 
     :param policy: see :class:`~bdpi.agents.ensemble.Ensemble`
     :param env: the environment to learn from
-    :param learning_rate: Adam's learning rate of the critics
+    :param learning_rate: Adam's learning rate of the critics; a third of it where rewards are rare
     :param temperature: 0 imitates the critics' greedy policies, as the paper does; more (at least 1e-30), their Softmax
         policies. It is in the unit of the rewards.
-    :param actor_learning_rate: Adam's learning rate of the actor; ``learning_rate`` if None
+    :param actor_learning_rate: likewise of the actor; ``learning_rate`` if None
     :param persistence: for how many steps, on average and at most, an uncertain actor keeps to a random choice: in half
         of the episodes, as long as that costs no return. Higher finds what is far away sooner. 1: steps choose anew
     :param settings: what all agents have in common, see :class:`~bdpi.agents.ensemble.Ensemble`

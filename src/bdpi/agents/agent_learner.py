@@ -54,8 +54,8 @@ class AgentLearner:
         self.learner = learner
         self.has_actor = has_actor
         self._policy = policy
-        #: networks do; tables learn as well in any
-        self.learns_in_units = not isinstance(learner, TabularLearner)
+        #: networks do; tables learn as well in any unit
+        self.needs_scales = not isinstance(learner, TabularLearner)
         #: that the policy's network shares with the learner, which changes them
         self.actor_parameters: torch.Tensor | None = None
         self._inputs = inputs
@@ -328,8 +328,8 @@ def learn_epochs(agent: Ensemble, n: int, batch_size: int, held: int) -> Epochs:
     :param held: how many transitions there are to learn from
     """
     generator, learner, memory = agent._generator, agent.agent_learner, agent.replay_buffer
-    if learner.learns_in_units:
-        follow_scales(agent, max(agent.num_timesteps, held))
+    if learner.needs_scales:
+        follow_scales(agent, max(agent.num_timesteps, held))  # a journal or demonstrations may hold more
     hyperparameters, n_trained = agent.hyperparameters(), agent.critics_per_step or agent.n_critics
     start = time.perf_counter()
     for _ in range(n):
@@ -365,7 +365,8 @@ def follow_scales(agent: Ensemble, experience: int) -> None:
 
     :param experience: how many transitions were seen
     """
-    normalizer, before, size, inputs = agent._vec_normalize_env, agent.policy.scales, None, None
+    normalizer, before = agent._vec_normalize_env, agent.policy.scales
+    size, inputs = None, None  # of returns, and of observations, for networks; None: not scaled
     if agent.return_size is not None and not (normalizer is not None and normalizer.norm_reward):
         # What Adam can change in an epoch grows with the width of networks and with its steps.
         width = agent.policy.critic_arch[-1] if agent.policy.critic_arch else 32

@@ -93,7 +93,7 @@ class Settings(CommonSettings, total=False):
     :param rare_rewards: rewards are rare where less than this share of the transitions has one that is not 0. Then
         finite bounds of observations count as observed, networks see half of ``observation_size``, and returns and
         learning rates are a third of ``return_size`` and ``learning_rate``: agents look for a goal more widely, and
-        longer. 0: never
+        longer. Decided where observations or returns are scaled. 0: never
     :param policy_kwargs: arguments of the policy, for instance ``dict(net_arch=[256])``
     :param stats_window_size: episodes over which the logged mean return is taken
     :param tensorboard_log: folder for TensorBoard; no such log if None

@@ -33,7 +33,7 @@ class BDPI(Ensemble):
     :param learning_rate: Adam's learning rate of the critics; may be a function of the remaining progress. A third of
         it where rewards are rare, see ``rare_rewards``
     :param trust_region: delta, the KL divergence by which one critic may move the actor. Lower explores longer.
-    :param actor_learning_rate: Adam's learning rate of the actor; ``learning_rate`` if None
+    :param actor_learning_rate: likewise of the actor; ``learning_rate`` if None
     :param persistence: for how many steps, on average and at most, an uncertain actor keeps to a random choice: in half
         of the episodes, as long as that costs no return. Higher finds what is far away sooner. 1: steps choose anew
     :param settings: what all agents have in common, see :class:`~bdpi.agents.ensemble.Ensemble`: ``gamma``,

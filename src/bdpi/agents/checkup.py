@@ -176,7 +176,7 @@ def look(agent: Ensemble) -> list[Finding]:
 
 def _scale_findings(agent: Ensemble) -> list[Finding]:
     """Whether scales fit what was observed, or are missing."""
-    if agent._vec_normalize_env is not None or not agent.agent_learner.learns_in_units:
+    if agent._vec_normalize_env is not None or not agent.agent_learner.needs_scales:
         return []
     held = np.arange(len(agent.replay_buffer))
     flat = agent.agent_learner.flat(_seen(agent.replay_buffer.next_observations_held(), held))

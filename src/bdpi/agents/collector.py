@@ -80,7 +80,7 @@ class Collector:
         self.defer: Callable[[Callable[[], object]], object] | None = None
         self._is_box = isinstance(observation_space, spaces.Box)
         #: the step that was checked last ended no episode, and there is nothing to know of it but its numbers
-        self.is_plain = False
+        self.is_ordinary = False
         #: after the step that was checked last, and where the next actions are taken; None: no environment gave one
         self._next_masks: BoolArray | None = None
         self._upcoming_masks: BoolArray | None = None
@@ -104,14 +104,14 @@ class Collector:
         :param step: its number, for messages
         """
         is_asked = self.ask is not None and self.ask.asked is not None
-        is_plain = not is_asked and self._is_box and not any(dones.tolist())
-        is_plain = is_plain and all(_SPECIAL.isdisjoint(info) for info in infos)
+        is_ordinary = not is_asked and self._is_box and not any(dones.tolist())
+        is_ordinary = is_ordinary and all(_SPECIAL.isdisjoint(info) for info in infos)
         # a sum of numbers is finite only if all of them are
-        if is_plain and math.isfinite(np.add.reduce(new_obs, axis=None)) and math.isfinite(sum(rewards.tolist())):
+        if is_ordinary and math.isfinite(np.add.reduce(new_obs, axis=None)) and math.isfinite(sum(rewards.tolist())):
             self._next_masks = self._upcoming_masks = None
-            self.is_plain = self.masks is None and not self._masked_resets
+            self.is_ordinary = self.masks is None and not self._masked_resets
             return
-        self.is_plain = False
+        self.is_ordinary = False
         for index, info in enumerate(infos):
             checks.check_finite("reward", rewards[index], step, index)
             self.check_observation("observation", row_of(new_obs, index), index, step)
@@ -209,7 +209,7 @@ class Collector:
         :param last_one: where infos have the last observation of an episode
         """
         next_observations, masks = new_obs, None
-        if not self.is_plain:
+        if not self.is_ordinary:
             actions, next_observations, masks = self._completed(actions, new_obs, dones, infos, last_one)
         journaled, is_plain = self.journaled, self.decisions.is_plain
         by_transition = not is_plain or self.frames is not None

@@ -120,7 +120,7 @@ class Ensemble(OffPolicyAlgorithm):
         "_collected": tuple,
         "_diagnostics": dict,
     }
-    # the constructor's arguments, see Settings
+    # the constructor's arguments, see Settings: those that are named here become attributes
     n_critics: int
     n_stack: int
     critics_per_step: int | None
@@ -143,15 +143,15 @@ class Ensemble(OffPolicyAlgorithm):
     # made by the set-up
     policy: BDPIPolicy
     replay_buffer: TransitionBuffer | DictTransitionBuffer
-    #: that the agent makes instead of the environment's actions
+    #: those that the agent makes instead of the environment's actions
     decisions: Decisions
     agent_learner: AgentLearner
-    #: of others, while there is any
+    #: the advice of others, while there is any
     advice: Advice | None
     actions: Actions
     draws: Draws
     collector: Collector
-    #: that actions are chosen by, where there are several
+    #: frames that actions are chosen by, where these are several (``n_stack``)
     frames: Frames | None
     #: returns of the first and the last episodes
     episodes: EpisodeRecord
@@ -435,7 +435,7 @@ class Ensemble(OffPolicyAlgorithm):
                 if self._vec_normalize_env is None:
                     collector.check(new_obs, rewards, dones, infos, begun, self.num_timesteps + self.n_envs)
                 self._store_step(actions, new_obs, rewards, dones, infos, n_ended)
-                if not collector.is_plain:
+                if not collector.is_ordinary:
                     collector.stepped(dones, infos, begun)
                 if n_ended:
                     self._begin_episodes(np.flatnonzero(dones), ended=True)
@@ -505,10 +505,6 @@ class Ensemble(OffPolicyAlgorithm):
         """
         steps, normalizer = self.num_timesteps, self._vec_normalize_env
         self.num_timesteps += self.collector.open_journal(given, steps, normalizer, take_in)
-
-    @property
-    def _journal(self) -> Journal | None:
-        return self.collector.journal
 
     def close_journal(self) -> None:
         """Give the journal back, so that another agent can go on with it; what is observed afterwards is refused."""
