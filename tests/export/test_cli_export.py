@@ -14,6 +14,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bdpi import BDPI
+from bdpi.agents.files import read_agent, write_agent
 from bdpi.envs import ControlLoop
 from bdpi.export import export_onnx
 from bdpi.runs.config import RunConfig
@@ -163,8 +164,34 @@ def test_only_the_file_is_needed(tmp_path: Path) -> None:
         succeeds("export", run, tmp_path / f"policy.{ending}")
         (run / "config.json").unlink()
         assert bdpi_command("export", run / "agent.zip", tmp_path / f"policy.{ending}").exit_code == 0
-    searched = bdpi_command("export", trained(tmp_path / "searched", "Pendulum-v1"), "policy.onnx")
-    assert (searched.exit_code, "BinaryActionSearch" in searched.output) == (0, True), searched.output
+
+
+@pytest.mark.parametrize("more", [[], ["--n-envs", 2, "--off-policy-noise", 0.1]])
+def test_a_run_with_continuous_actions_becomes_a_file_that_gives_torques(more: list[object], tmp_path: Path) -> None:
+    """From the folder, and from the agent's file alone."""
+    small = [f"--set={name}={value}" for name, value in QUICK.items()]
+    succeeds("train", "Pendulum-v1", "--steps", 300, *more, *small, "--out", tmp_path / "run")
+    shutil.copy(tmp_path / "run" / "agent.zip", "alone.zip")
+    for number, file in enumerate((tmp_path / "run", "alone.zip")):
+        said = succeeds("export", file, f"{number}/policy.onnx").output
+        assert ("it acts as the agent does" in said, "single decisions" in said) == (True, False), said
+        succeeds("export", file, f"{number}/policy.h")
+    assert Path("0/policy.onnx").read_bytes() == Path("1/policy.onnx").read_bytes()
+    assert Path("0/policy.h").read_text() == Path("1/policy.h").read_text()
+    assert "void policy_act(const float *observation, float *action)" in Path("0/policy.h").read_text()
+    session = onnxruntime.InferenceSession("0/policy.onnx", providers=["CPUExecutionProvider"])
+    (torques,) = session.run(["action"], {"observation": np.eye(3, dtype=np.float32)})
+    assert (torques.shape, torques.dtype, np.abs(torques).max() <= 2) == ((3, 1), np.float32, True)
+
+
+def test_a_run_whose_file_is_from_before_gives_single_decisions(tmp_path: Path) -> None:
+    file = trained(tmp_path / "run", "Pendulum-v1") / "agent.zip"
+    document, arrays = read_agent(file, "BDPI")
+    del document["inputs"]["search"]
+    write_agent(file, document, arrays)
+    assert "single decisions, 0 down and 1 up" in succeeds("export", tmp_path / "run", "policy.onnx").output
+    session = onnxruntime.InferenceSession("policy.onnx", providers=["CPUExecutionProvider"])
+    assert session.run(["action"], {"observation": np.eye(5, dtype=np.float32)})[0].shape == (5,)
 
 
 def test_without_onnx_the_remedy_is_named_and_without_its_runtime_nothing_is_compared(

@@ -1,4 +1,4 @@
-"""Exports of agents that vote, and of actions of several parts, decided one after the other."""
+"""Exports of agents that vote, and of actions of several parts, decided one after the other, inside or by a wrapper."""
 
 import ctypes
 import shutil
@@ -6,18 +6,23 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import onnxruntime
 import pytest
 from decisive import decisive_agent
 from gymnasium import spaces
+from gymnasium.wrappers import TransformObservation
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bdpi import ABCDQN, BDPI, BootstrappedDQN
+from bdpi.agents.files import read_agent, write_agent
+from bdpi.envs.descriptions import describe
+from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise
 from bdpi.export import check_onnx, export_c, export_onnx
 from bdpi.export.inputs import leaves
 from bdpi.export.onnx_file import by_leaf
-from small import QUICK, Walk
+from small import QUICK, Walk, quick_agent
 
 N = 400
 SEEN = spaces.Box(-1, 1, (3,), np.float32)
@@ -150,3 +155,134 @@ def test_critics_vote_in_the_file_as_in_the_agent(cls: Any, more: Any, actions: 
         export_c(agent, tmp_path / "policy.h")
         found = in_c(tmp_path / "policy.h", observations, int(np.prod(actions.shape)) if actions.shape else 0)
         assert_same(actions, [found.reshape(predicted.shape)], predicted)
+
+
+# -- behind Binary Action Search
+
+
+class Recorded(gym.Wrapper):
+    """Keeps what is seen, and what is done there."""
+
+    def reset(self, **given: Any) -> Any:
+        self.last, info = self.env.reset(**given)
+        self.seen, self.done = [], []
+        return self.last, info
+
+    def step(self, action: Any) -> Any:
+        self.seen.append(self.last)
+        self.done.append(action)
+        self.last, *rest = self.env.step(action)
+        return self.last, *rest
+
+
+def in_the_wrapper(agent: Any, env: gym.Env) -> tuple[Any, Any]:
+    """N observations of the environment inside, and the actions that the agent decides on there bit by bit."""
+    seen, _ = env.reset(seed=5)
+    recorded = env
+    while not isinstance(recorded, Recorded):
+        recorded = recorded.env
+    observations, actions = [], []
+    while len(actions) < N:
+        seen, _, terminated, truncated, _ = env.step(agent.predict(seen, deterministic=True)[0])
+        if terminated or truncated or len(recorded.done) == 50:
+            observations += recorded.seen
+            actions += recorded.done
+            seen, _ = env.reset()
+    return np.array(observations[:N]), np.array(actions[:N])
+
+
+ENVIRONMENTS = {
+    "Pendulum": lambda: gym.make("Pendulum-v1"),
+    "two numbers": lambda: Acting(SEEN, ARM),
+    "doubles of two axes": lambda: Acting(spaces.Box(-9, 9, (2, 2), np.float64), spaces.Box(-7, 20, (2,), np.int64)),
+}
+
+
+@pytest.mark.parametrize("critics_vote", [False, True])
+@pytest.mark.parametrize("what", ENVIRONMENTS)
+def test_behind_binary_action_search_whole_actions_come_from_what_the_environment_shows(
+    what: str, critics_vote: bool, tmp_path: Path
+) -> None:
+    env = BinaryActionSearch(Recorded(ENVIRONMENTS[what]()), bits=4)
+    if critics_vote:
+        agent = ABCDQN("MlpPolicy", env, seed=1, **{**QUICK, "n_critics": 5}).learn(300)
+    else:
+        agent = decisive_agent(env).learn(300)
+    observations, actions = in_the_wrapper(agent, env)
+    agent.save(tmp_path / "agent")
+    type(agent).load(tmp_path / "agent").save(tmp_path / "again")
+    files = {"live": agent, **{name: type(agent).load(tmp_path / name) for name in ("agent", "again")}}
+    for name, each in files.items():
+        export_onnx(each, tmp_path / f"{name}.onnx")
+        assert (tmp_path / f"{name}.onnx").read_bytes() == (tmp_path / "live.onnx").read_bytes()
+        check_onnx(each, tmp_path / f"{name}.onnx")
+        export_c(each, tmp_path / f"{name}.h", "policy")
+        assert (tmp_path / f"{name}.h").read_text() == (tmp_path / "live.h").read_text()
+    assert_same(env.env.action_space, in_onnx(tmp_path / "live.onnx", observations), actions)
+    if shutil.which("gcc"):
+        n_numbers = actions[0].size
+        assert_same(env.env.action_space, [in_c(tmp_path / "live.h", observations, n_numbers)], actions)
+
+
+def test_the_comparison_is_of_whole_actions(tmp_path: Path) -> None:
+    agent = decisive_agent(BinaryActionSearch(Acting(SEEN, ARM)))
+    export_onnx(agent, tmp_path / "policy.onnx")
+    agent.set_env(BinaryActionSearch(Acting(SEEN, spaces.Box(-3, 3, (2,), np.float32))))  # of the same bits
+    with pytest.raises(ValueError, match="1000 of 1000 actions are others"):
+        check_onnx(agent, tmp_path / "policy.onnx")
+
+
+def searched(space: spaces.Space = SEEN) -> gym.Env:
+    return BinaryActionSearch(Acting(space, ARM))
+
+
+@pytest.mark.parametrize(
+    ("env", "more", "shape"),
+    [
+        (lambda: OffPolicyNoise(searched(), 0.1), {}, [2]),
+        (lambda: DummyVecEnv([searched, searched]), {}, [2]),
+        (lambda: VecNormalize(DummyVecEnv([searched]), norm_obs=False), {}, [2]),
+        (lambda: VecNormalize(DummyVecEnv([searched])), {}, []),
+        (lambda: TransformObservation(searched(), lambda seen: -seen, None), {}, []),
+        (lambda: searched(spaces.Dict({"arm": SEEN, "gear": spaces.Discrete(3)})), {}, []),
+        (searched, {"n_stack": 2}, []),
+    ],
+)
+def test_single_decisions_are_exported_where_a_wrapper_outside_changes_what_the_agent_sees(
+    env: Any, more: Any, shape: list[int], tmp_path: Path
+) -> None:
+    made = env()
+    agent = quick_agent(made, **more).learn(40)
+    agent.save(tmp_path / "agent")
+    for each in (agent, BDPI.load(tmp_path / "agent")):
+        export_onnx(each, tmp_path / "policy.onnx")
+        check_onnx(each, tmp_path / "policy.onnx", n=100)
+        export_c(each, tmp_path / "policy.h")
+        session = onnxruntime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+        (observation,), action = session.get_inputs(), session.get_outputs()[-1]
+        n_seen = SEEN.shape[0] if shape else made.observation_space.shape[0] * more.get("n_stack", 1)
+        assert (observation.shape, action.shape) == (["n", n_seen], ["n", *shape])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"observation_space": describe(spaces.Box(-1, 1, (4,), np.float32))},
+        {"observation_space": describe(spaces.Discrete(3))},
+        {"action_space": describe(spaces.Box(-1, 1, (3,), np.float32))},
+        {"action_space": describe(spaces.Box(-1, 1, (10**6,), np.float32))},
+        {"action_space": describe(spaces.Box(-np.inf, 1, (2,), np.float32))},
+        {"action_space": describe(spaces.Discrete(2))},
+        {"bits": 25},
+        {"bits": "6"},
+        {"bits": None},
+    ],
+    ids=str,
+)
+def test_a_search_in_a_file_has_to_fit(damage: Any, tmp_path: Path) -> None:
+    quick_agent(searched()).save(tmp_path / "agent.zip")
+    document, arrays = read_agent(tmp_path / "agent.zip", "BDPI")
+    document["inputs"]["search"].update(damage)
+    write_agent(tmp_path / "agent.zip", document, arrays)
+    with pytest.raises(ValueError, match=r"does not fit|bits must|too large|bounds"):
+        BDPI.load(tmp_path / "agent.zip")

@@ -254,7 +254,8 @@ def _from_file(
     if vec_env is None and document.get("normalizer") is not None:
         agent.kept_normalizer = document["normalizer"], _part_of(arrays, "normalizer")
     if vec_env is None and document.get("inputs") is not None:
-        agent.kept_inputs = restore_inputs(document["inputs"], _part_of(arrays, "inputs"), data["observation_space"])
+        own = data["observation_space"], data["action_space"]
+        agent.kept_inputs = restore_inputs(document["inputs"], _part_of(arrays, "inputs"), *own)
     agent.journal = None  # until the replay memory is there
     agent._setup_model()
     for name, state in states.items():

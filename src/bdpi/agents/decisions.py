@@ -62,7 +62,9 @@ class Decisions:
     ) -> None:
         self._factors = factors_of(action_space, bits)
         #: of the environment
-        self._own, self.own_actions = observation_space, action_space
+        self.own_space, self.own_actions = observation_space, action_space
+        #: for each number of a Box
+        self.bits = bits
         #: actions are one number, and nothing is to be done
         self.is_plain = isinstance(action_space, spaces.Discrete)
         #: of Discrete actions, the number of the first one
@@ -86,11 +88,11 @@ class Decisions:
 
     def _extended(self) -> spaces.Space[Any]:
         low, high = (bound[: self._n_seen].astype(np.float32) for bound in (self._factors.low, self._factors.high))
-        if isinstance(self._own, spaces.Dict):
-            if KEY in self._own.spaces:
+        if isinstance(self.own_space, spaces.Dict):
+            if KEY in self.own_space.spaces:
                 raise ValueError(f"the key {KEY!r} of the observations is taken by what is decided so far: rename it")
-            return spaces.Dict({**self._own.spaces, **({KEY: spaces.Box(low, high)} if self._n_seen else {})})
-        flat = flat_space(self._own, _TITLE)
+            return spaces.Dict({**self.own_space.spaces, **({KEY: spaces.Box(low, high)} if self._n_seen else {})})
+        flat = flat_space(self.own_space, _TITLE)
         return spaces.Box(np.concatenate([flat.low, low]), np.concatenate([flat.high, high]))
 
     # -- deciding -----------------------------------------------------------------------------------------------
@@ -129,9 +131,9 @@ class Decisions:
 
     def _flat(self, observations: Any) -> Any:
         """Observations of the environment without what is decided; computed once for all decisions of a step."""
-        if isinstance(self._own, spaces.Dict):
+        if isinstance(self.own_space, spaces.Dict):
             return observations
-        return np.stack([flattened(self._own, each, _TITLE) for each in observations])
+        return np.stack([flattened(self.own_space, each, _TITLE) for each in observations])
 
     def _seen(self, rows: Any, made: IntArray) -> Any:
         decided = self._factors.seen(made)[:, : self._n_seen].astype(np.float32)
@@ -219,7 +221,9 @@ class Decisions:
     def own(self, seen: Any) -> Any:
         """Observations that are remembered, (n, ...), as the environment gave them: a Box, or a Dict."""
         rows = self.undecided(seen)
-        return rows if self.is_plain or isinstance(rows, dict) else rows.reshape(len(rows), *(self._own.shape or ()))
+        if self.is_plain or isinstance(rows, dict):
+            return rows
+        return rows.reshape(len(rows), *(self.own_space.shape or ()))
 
     def as_observed(self, last: Transition) -> Transition:
         """The transition of a last decision with what the environment showed after it."""

@@ -198,7 +198,7 @@ class Ensemble(OffPolicyAlgorithm):
         self.agent_class = type(self).__name__
         #: settings and statistics of the ``VecNormalize`` that the agent learned with, if it was loaded without one
         self.kept_normalizer: tuple[dict[str, Any], Arrays] | None = None
-        #: what its environment's wrappers do to observations, if it was loaded without an environment
+        #: what its environment's wrappers do to observations and actions, if it was loaded without an environment
         self.kept_inputs: Inputs | None = None
         self._device_is_free = given["device"] == "auto"
         checks.warn_of_missing_gpu(given["device"])

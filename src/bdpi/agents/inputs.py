@@ -1,4 +1,5 @@
-"""What lies between an environment and an agent's policy: the VecEnv wrappers that turn and normalise observations.
+"""What lies between an environment and an agent's policy: the VecEnv wrappers that turn and normalise observations, and
+Binary Action Search.
 
 An exported policy does their work, too. A saved agent holds what is needed for that, so that it can be exported without
 its environment.
@@ -12,8 +13,11 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
     VecCheckNan,
     VecEnv,
     VecEnvWrapper,
@@ -24,12 +28,17 @@ from stable_baselines3.common.vec_env import (
     VecVideoRecorder,
 )
 
+from bdpi.agents.decisions import Decisions
 from bdpi.agents.encoding import Arrays
 from bdpi.agents.frames import stacked_space
 from bdpi.envs.descriptions import describe, space_of
+from bdpi.envs.factors import MAX_DECISIONS, check_whole
+from bdpi.envs.wrappers import BinaryActionSearch, OffPolicyNoise, Retracing
 
 #: Name of the only input, where observations are not a Dict.
 SINGLE = "observation"
+#: Wrappers of an environment that leave alone what an agent sees, and what its actions mean.
+_NEUTRAL = (Monitor, OffPolicyNoise, OrderEnforcing, PassiveEnvChecker, Retracing, TimeLimit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +119,13 @@ class Inputs:
 
     :param parts: one per key of Dict observations, else one called "observation"
     :param wrappers: classes of the environment and its wrappers, from the inside out
+    :param search: of an agent that learned behind ``BinaryActionSearch``, the decisions on a whole action, all by the
+        agent's two outputs; the parts are then what the environment inside it gives
     """
 
     parts: dict[str, Input]
     wrappers: tuple[str, ...] = ()
+    search: Decisions | None = None
 
 
 def inputs_from(env: VecEnv) -> Inputs:
@@ -127,10 +139,13 @@ def inputs_from(env: VecEnv) -> Inputs:
     wrappers: list[VecEnv] = [env]
     while isinstance(wrappers[0], VecEnvWrapper):
         wrappers.insert(0, wrappers[0].venv)
-    current = _fresh(wrappers[0].observation_space)
+    current = first = _fresh(wrappers[0].observation_space)
     for wrapper in wrappers[1:]:
         current = _through(wrapper, current)
-    return Inputs(_named(current), tuple(type(wrapper).__name__ for wrapper in wrappers))
+    search = _search_in(wrappers[0]) if current is first else None
+    if search is not None:
+        current = _fresh(search.own_space)
+    return Inputs(_named(current), tuple(type(wrapper).__name__ for wrapper in wrappers), search)
 
 
 def stacked_inputs(inputs: Inputs, n_stack: int) -> Inputs:
@@ -138,6 +153,8 @@ def stacked_inputs(inputs: Inputs, n_stack: int) -> Inputs:
     channels last have their frames on that axis, all others on the first one."""
     if n_stack == 1:
         return inputs
+    if inputs.search is not None:  # stacks hold earlier decisions, too
+        inputs = replace(inputs, parts=inputs_of_space(inputs.search.observation_space).parts, search=None)
     ((name, part),) = inputs.parts.items()
     axis = -1 if any(isinstance(step, ChannelsFirst) for step in part.steps) else 0
     space, steps = stacked_space(part.space, n_stack, axis), list[Change]()
@@ -160,7 +177,7 @@ def inputs_of_space(space: spaces.Space[Any]) -> Inputs:
 
 
 def describe_inputs(inputs: Inputs) -> tuple[dict[str, Any], Arrays]:
-    """As JSON and arrays; only parts that something is done to."""
+    """As JSON and arrays; only parts that something is done to, and decisions on a whole action."""
     parts: dict[str, Any] = {}
     arrays: Arrays = {}
     for key, part in inputs.parts.items():
@@ -171,16 +188,22 @@ def describe_inputs(inputs: Inputs) -> tuple[dict[str, Any], Arrays]:
             if isinstance(step, Normalization):
                 parts[key]["clip"] = step.clip
                 arrays |= {f"{key}.mean": step.mean, f"{key}.deviation": step.deviation}
-    return {"wrappers": list(inputs.wrappers), "parts": parts}, arrays
+    described = {"wrappers": list(inputs.wrappers), "parts": parts}
+    if inputs.search is not None:
+        box, seen = describe(inputs.search.own_actions), describe(inputs.search.own_space)
+        described["search"] = {"observation_space": seen, "action_space": box, "bits": inputs.search.bits}
+    return described, arrays
 
 
-def restore_inputs(described: Any, arrays: Arrays, seen: spaces.Space[Any]) -> Inputs:
+def restore_inputs(described: Any, arrays: Arrays, seen: spaces.Space[Any], actions: spaces.Space[Any]) -> Inputs:
     """What :func:`describe_inputs` was given.
 
     :param seen: the space that the policy knows
+    :param actions: of the agent
     :raises ValueError: when they do not fit
     """
-    parts = inputs_of_space(seen).parts
+    search = _restore_search(described["search"], seen, actions) if "search" in described else None
+    parts = inputs_of_space(seen if search is None else search.own_space).parts
     for key, part in described["parts"].items():
         space, steps = space_of(part["space"]), list[Change]()
         shape = space.shape or ()
@@ -195,7 +218,18 @@ def restore_inputs(described: Any, arrays: Arrays, seen: spaces.Space[Any]) -> I
         if shape != parts[key].space.shape or not isinstance(space, spaces.Box):
             raise ValueError(f"the file does not fit: {key} comes as {space}, and is seen as {parts[key].space}")
         parts[key] = Input(space, tuple(steps))
-    return Inputs(parts, tuple(str(name) for name in described["wrappers"]))
+    return Inputs(parts, tuple(str(name) for name in described["wrappers"]), search)
+
+
+def _restore_search(described: Any, seen: spaces.Space[Any], actions: spaces.Space[Any]) -> Decisions:
+    most = int(np.prod(seen.shape or ()))
+    own, box = (space_of(described[name], most) for name in ("observation_space", "action_space"))
+    bits = check_whole("bits", described["bits"], 1, MAX_DECISIONS, "6 gives 64 values")
+    is_possible = isinstance(own, spaces.Box) and isinstance(box, spaces.Box) and actions == spaces.Discrete(2)
+    search = Decisions(own, box, bits) if is_possible else None
+    if search is None or search.observation_space != seen:
+        raise ValueError(f"the file does not fit: bits of {box} cannot follow {own} where {seen} are seen")
+    return search
 
 
 # -- wrapper by wrapper
@@ -212,6 +246,18 @@ def _fresh(space: spaces.Space[Any]) -> _Inputs:
     if isinstance(space, spaces.Dict):
         return {key: Input(part) for key, part in space.spaces.items()}
     return Input(space)
+
+
+def _search_in(env: VecEnv) -> Decisions | None:
+    """The decisions on a whole action, if an agent sees nothing else than ``BinaryActionSearch`` shows of a Box."""
+    if not isinstance(env, DummyVecEnv):
+        return None
+    inside: Any = env.envs[0]
+    while type(inside) in _NEUTRAL:
+        inside = inside.env
+    if type(inside) is not BinaryActionSearch or not isinstance(inside.env.observation_space, spaces.Box):
+        return None
+    return Decisions(inside.env.observation_space, inside.env.action_space, inside.bits)
 
 
 def _through(wrapper: VecEnv, inputs: _Inputs) -> _Inputs:

@@ -60,7 +60,7 @@ def export(
         raise RunError(f"{out} is a folder: name the file to write, for example {out / f'policy{_ending(chosen)}'}")
     file = run if run.is_file() else RunFolder.open(run).agent
 
-    from bdpi.export.inputs import note_on_masks
+    from bdpi.export.inputs import decisions_of, note_on_masks
     from bdpi.runs.build import warnings_as_notes
 
     with warnings_as_notes(say):
@@ -69,7 +69,7 @@ def export(
     say(f"Wrote {out} ({out.stat().st_size} bytes){said}")
     if note := note_on_masks(agent):
         say(note)
-    if _is_searched(file.parent):
+    if decisions_of(agent).is_plain and _is_searched(file.parent):
         say(
             "Its actions are the single decisions, 0 down and 1 up, of Binary Action Search, and its observations are "
             "those of bdpi.envs.wrappers.BinaryActionSearch"

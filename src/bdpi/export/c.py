@@ -26,6 +26,7 @@ from bdpi.agents.inputs import Input, Normalization
 from bdpi.agents.policies import Network
 from bdpi.export.inputs import (
     bounds_of,
+    decisions_of,
     exportable_networks,
     exportable_table,
     inputs_of,
@@ -70,6 +71,9 @@ def export_c(agent: Ensemble, path: str | os.PathLike[str], name: str | None = N
 
         void NAME_act(const float *observation, float *action);
 
+    So are the bits of an agent that learned behind ``BinaryActionSearch``, see
+    :func:`~bdpi.export.onnx_file.export_onnx`.
+
     The table of TabularBDPI is looked up; all actions are alike in states that it does not have.
 
     :param agent: any with a table, or with perceptrons of tanh or ReLU units on Box or Discrete observations
@@ -90,7 +94,7 @@ def c_header(agent: Ensemble, name: str = "policy") -> str:
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"name must be letters, digits and _, beginning with a letter, got {name!r}")
-    opinions = exportable_networks(agent)
+    opinions, decisions = exportable_networks(agent), decisions_of(agent)
     part = _only_input(agent)
     if agent.policy.prior_scale:
         raise ValueError("critics with prior functions cannot be exported as C: export them as ONNX")
@@ -103,9 +107,9 @@ def c_header(agent: Ensemble, name: str = "policy") -> str:
             sizes = [modules[0].in_features, *(layer.out_features for layer in modules[::2])]
         else:
             arrays, sizes = {"table": table.reshape(-1)}, list(table.shape)
-    sums = None if agent.decisions.is_plain else agent.decisions.sums()
+    sums = None if decisions.is_plain else decisions.sums()
     if sums is not None:
-        arrays |= _decisions(agent, sums)
+        arrays |= _decisions(decisions.own_actions, sums)
     normalization = _normalization(part)
     return _template().render(
         name=name,
@@ -115,7 +119,7 @@ def c_header(agent: Ensemble, name: str = "policy") -> str:
         n_stack=agent.n_stack,
         states=part.space if isinstance(part.space, spaces.Discrete) else None,
         clip=None if normalization is None else normalization.clip,
-        first_action=agent.decisions.first_action,
+        first_action=decisions.first_action,
         note=note_on_masks(agent),
         sizes=sizes,
         activation=_ACTIVATIONS[type(modules[1])] if len(modules) > 1 else "",
@@ -124,6 +128,7 @@ def c_header(agent: Ensemble, name: str = "policy") -> str:
         n_networks=len(opinions),
         is_vote=table is None and agent.policy.actor is None,
         bounds=[] if sums is None else sums.bounds.tolist(),
+        is_search=decisions is not agent.decisions,
         n_decided=0 if sums is None else sums.seen.shape[1],
         n_numbers=0 if sums is None else len(sums.action),
         number_of=[] if sums is None else np.abs(sums.action_by).argmax(axis=1).tolist(),
@@ -194,8 +199,8 @@ def _normalization(part: Input) -> Normalization | None:
     return next((step for step in part.steps if isinstance(step, Normalization)), None)
 
 
-def _decisions(agent: Ensemble, sums: Sums) -> dict[str, NDArray[Any]]:
-    bounds = [bounds_of(space) for _, space in leaves(agent.action_space)]
+def _decisions(actions: spaces.Space[Any], sums: Sums) -> dict[str, NDArray[Any]]:
+    bounds = [bounds_of(space) for _, space in leaves(actions)]
     low, high = (np.concatenate([each[side] for each in bounds]) for side in (0, 1))
     whole = np.concatenate([np.full(len(each[0]), each[2]) for each in bounds])
     seen = {"decided": sums.seen.reshape(-1), "decided_by": sums.seen_by.reshape(-1)} if sums.seen.size else {}

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from bdpi.agents.decisions import KEY
-from bdpi.export.inputs import Opinion, bounds_of, exportable_table, leaves
+from bdpi.export.inputs import Opinion, bounds_of, decisions_of, exportable_table, leaves
 
 if TYPE_CHECKING:
     from bdpi.agents import Ensemble
@@ -27,6 +27,7 @@ class Decider:
 
     def __init__(self, graph: Graph, agent: Ensemble, opinions: list[Opinion], prepared: dict[str, str]) -> None:
         self._graph, self._agent, self._opinions, self._prepared = graph, agent, opinions, prepared
+        self._decisions = decisions_of(agent)
         self._is_dict = isinstance(agent.observation_space, spaces.Dict)
 
     def add(self, observation: str) -> list[tuple[str, int, tuple[int, ...]]]:
@@ -36,23 +37,25 @@ class Decider:
         """
         from onnx import TensorProto
 
-        graph, agent = self._graph, self._agent
-        if agent.decisions.is_plain:
+        graph, agent, decisions = self._graph, self._agent, self._decisions
+        if decisions.is_plain:
             table = exportable_table(agent)
             scores = [] if table is not None else self._scores(self._prepared)
             chosen = self._chosen(scores, PROBABILITIES) if table is None else self._looked_up(observation, table)
-            graph.add("Add", chosen, graph.constant(agent.decisions.first_action, np.int64), name=ACTION)
+            graph.add("Add", chosen, graph.constant(decisions.first_action, np.int64), name=ACTION)
             n_actions = agent.policy.n_actions
             return [(PROBABILITIES, TensorProto.FLOAT, (n_actions,)), (ACTION, TensorProto.INT64, ())]
-        sums = agent.decisions.sums()
+        sums = decisions.sums()
         n = graph.add("Shape", observation, start=0, end=1)
         decided, action = (self._rows(n, row) for row in (np.zeros_like(sums.seen[0]), sums.action))
         flat = None if self._is_dict else self._flat()
         for number, before in enumerate(sums.seen):
             seen = self._seen(graph.add("Add", decided, graph.constant(before, np.float64)), flat, len(before))
             first, end = sums.bounds[number], sums.bounds[number + 1]
-            bounds = [graph.constant([at], np.int64, "bound") for at in (first, end, 1)]
-            scores = [graph.add("Slice", each, *bounds) for each in self._scores(seen)]
+            scores = self._scores(seen)
+            if decisions is agent.decisions:  # else, all are by the same outputs
+                bounds = [graph.constant([at], np.int64, "bound") for at in (first, end, 1)]
+                scores = [graph.add("Slice", each, *bounds) for each in scores]
             chosen = self._chosen(scores)
             for_this = (graph.constant(rows[first:end], np.float64) for rows in (sums.seen_by, sums.action_by))
             decided, action = (
@@ -126,7 +129,7 @@ class Decider:
         votes = []
         for each in scores:
             highest = graph.add("ArgMax", each, axis=1, keepdims=1)
-            votes.append(equal(graph, highest, np.arange(self._agent.decisions.most_choices)))
+            votes.append(equal(graph, highest, np.arange(self._decisions.most_choices)))
         total = graph.add("Sum", *votes)
         share = graph.add("Div", total, graph.constant(float(len(votes))), name=name)
         return graph.add("ArgMax", share, axis=1, keepdims=0)
@@ -137,7 +140,7 @@ class Decider:
 
         graph, first = self._graph, 0
         outputs: list[tuple[str, int, tuple[int, ...]]] = []
-        for name, space in leaves(self._agent.action_space):
+        for name, space in leaves(self._decisions.own_actions):
             low, high, is_whole = bounds_of(space)
             bounds = [graph.constant([at], np.int64, "bound") for at in (first, first + len(low), 1)]
             value, first = graph.add("Slice", action, *bounds), first + len(low)

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import unwrap_vec_normalize
 
+from bdpi.agents.decisions import Decisions
 from bdpi.agents.inputs import Inputs, inputs_from, inputs_of_space, stacked_inputs
 from bdpi.agents.policies import BDPIPolicy, Network
 from bdpi.learner.functional import bind_parameters
@@ -23,7 +24,7 @@ def note_on_masks(agent: Ensemble) -> str:
     """What an exported policy lacks where actions were masked; empty: nothing."""
     if not agent.learned_with_masks:
         return ""
-    if agent.decisions.is_plain:
+    if decisions_of(agent).is_plain:
         remedy = "of its probabilities, take the largest that is allowed"
     else:
         remedy = "it may choose actions that are not allowed"
@@ -109,6 +110,11 @@ def bounds_of(space: spaces.Space[Any]) -> tuple[NDArray[np.float64], NDArray[np
     sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec)
     low = np.ravel(space.start).astype(np.float64)
     return low, low + sizes - 1, True
+
+
+def decisions_of(agent: Ensemble) -> Decisions:
+    """What an exported policy decides: as the agent does inside, or as ``BinaryActionSearch`` lets it."""
+    return inputs_of(agent).search or agent.decisions
 
 
 def inputs_of(agent: Ensemble) -> Inputs:

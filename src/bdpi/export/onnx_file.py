@@ -15,7 +15,8 @@ import bdpi
 from bdpi.agents.inputs import Input, Inputs, Normalization
 from bdpi.envs.descriptions import describe
 from bdpi.export.deciding import ACTION, PROBABILITIES, Decider, cast, equal
-from bdpi.export.inputs import exportable_networks, exportable_table, inputs_of, leaves
+from bdpi.export.inputs import decisions_of, exportable_networks, exportable_table, inputs_of, leaves
+from bdpi.learner.interface import BoolArray
 from bdpi.storage.atomic import make_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ def export_onnx(agent: Ensemble, path: str | os.PathLike[str]) -> None:
 
     Actions of several parts are decided one after the other inside the graph. There are no probabilities then;
     ``action`` is (n, ...) in the type of a ``Box``, else int64, and a ``Dict`` or a ``Tuple`` has an output for each
-    part: ``action.left``, ``action.0``.
+    part: ``action.left``, ``action.0``. So are the bits of an agent that learned behind ``BinaryActionSearch``: the
+    graph takes the ``Box`` observation of the environment inside, and gives its action. (It takes what the agent sees,
+    and gives single bits, where something outside of that wrapper changes or hides it, ``VecNormalize`` or
+    ``SubprocVecEnv`` for instance, and where the environment observes something else than a ``Box``.)
 
     Discrete parts become one-hot, pictures are divided by 255 and transposed, numbers are scaled as the agent scales
     them, and ``VecNormalize`` normalises with the statistics that it has now, just as for the agent. A saved agent has
@@ -83,11 +87,13 @@ def onnx_model(agent: Ensemble) -> onnx.ModelProto:
     described = inputs_of(agent)
     inputs = described.parts
     names = input_names(inputs)
+    decisions = decisions_of(agent)
     graph = Graph()
     with agent.learning_paused():
-        seen = _parts(agent.policy.observation_space if agent.decisions.is_plain else agent.observation_space, inputs)
+        space = agent.policy.observation_space if decisions.is_plain else decisions.own_space
+        seen = _parts(space, inputs)
         # Pictures that are not in a Dict are flat numbers where several decisions are made.
-        is_flat = not agent.decisions.is_plain and not isinstance(agent.observation_space, spaces.Dict)
+        is_flat = not decisions.is_plain and not isinstance(agent.observation_space, spaces.Dict)
         is_normalized = agent.policy.normalize_images and not is_flat
         prepared = {
             key: _preprocess(graph, _wrap(graph, names[key], part), seen[key], is_normalized)
@@ -134,7 +140,7 @@ def _metadata(agent: Ensemble, inputs: Inputs) -> dict[str, str]:
         "bdpi": bdpi.__version__,
         "class": type(agent).__name__,
         "observation_space": json.dumps(describe(space)),
-        "action_space": json.dumps(describe(agent.action_space)),
+        "action_space": json.dumps(describe(decisions_of(agent).own_actions)),
         "wrappers": json.dumps(inputs.wrappers),
     }
 
@@ -209,14 +215,16 @@ def check_onnx(agent: Ensemble, path: str | os.PathLike[str], n: int = 1000, see
     is_dict = isinstance(agent.observation_space, spaces.Dict)
     largest, n_others = 0.0, 0
     is_vote = agent.policy.actor is None and exportable_table(agent) is None
-    is_exact = not is_vote and agent.decisions.is_plain
+    decisions = decisions_of(agent)
+    is_exact = not is_vote and decisions.is_plain
+    outputs = [name for name, _ in leaves(decisions.own_actions)]
     for first in range(0, n, 100):  # pictures are large
         drawn = {key: part.sample(min(100, n - first), generator) for key, part in inputs.items()}
         parts = {key: inputs[key].seen(values) for key, values in drawn.items()}
         seen: Any = parts if is_dict else next(iter(parts.values()))
         fed = {names[key]: values for key, values in drawn.items()}
         if not is_exact:
-            n_others += _count_others(agent, session.run([name for name, _ in leaves(agent.action_space)], fed), seen)
+            n_others += _count_others(agent, session.run(outputs, fed), seen)
             continue
         probabilities, actions = session.run([PROBABILITIES, ACTION], fed)
         expected = agent.policy.probabilities(seen)
@@ -241,8 +249,15 @@ def _count_others(agent: Ensemble, actions: list[Any], seen: Any) -> int:
 
     :param actions: of each part of the action space
     """
-    predicted, _ = agent.actions.predict(agent.agent_learner, seen, None, None, True, None)
-    pairs = zip(actions, by_leaf(agent.action_space, predicted), strict=True)
+    decisions = decisions_of(agent)
+
+    def predicted(observations: Any, allowed: BoolArray | None) -> Any:
+        chosen, _ = agent.actions.predict(agent.agent_learner, observations, None, None, True, None)
+        return chosen if allowed is None else allowed.argmax(axis=1) + chosen
+
+    # BinaryActionSearch asks for one bit after the other
+    expected = predicted(seen, None) if decisions is agent.decisions else decisions.make(seen, None, predicted)
+    pairs = zip(actions, by_leaf(decisions.own_actions, expected), strict=True)
     alike = [np.isclose(here, there, rtol=1e-5, atol=1e-6).reshape(len(here), -1).all(axis=1) for here, there in pairs]
     return int(np.sum(~np.all(alike, axis=0)))
 
