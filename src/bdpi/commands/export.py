@@ -125,7 +125,8 @@ def _write(agent: Ensemble, out: Path, chosen: FormatName) -> str:
         return "; it was not compared with the agent, because ONNX Runtime is not installed (pip install onnxruntime)"
     except Exception as error:  # ONNX Runtime has exceptions of its own
         raise RunError(f"{out} was written, but do not use it: {one_line(error)}") from None
-    return f"; in {N_COMPARED} random observations it acts as the agent does (probabilities +- {difference:.0e})"
+    close = f" (probabilities +- {difference:.0e})" if difference else ""  # of whole actions and votes, there are none
+    return f"; in {N_COMPARED} random observations it acts as the agent does{close}"
 
 
 def _ending(chosen: FormatName) -> str:
