@@ -390,7 +390,7 @@ class AgentDriver(Driver):
         return contents
 
     def close(self) -> None:
-        for part in (self.tester, self.evaluator, getattr(self.agent, "_journal", None)):
+        for part in (self.tester, self.evaluator, self.agent.collector.journal):
             with contextlib.suppress(Exception):  # foreign code
                 if part is not None:
                     part.close()
