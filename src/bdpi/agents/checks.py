@@ -118,7 +118,7 @@ def check_settings(agent: Ensemble) -> None:
 def check_capacity(agent: Ensemble, *, batch_is_default: bool = False) -> None:
     """The replay memory of an agent that learns has room for a batch; one that is loaded to be watched needs none.
 
-    :param batch_is_default: nobody asked for its size, so that it may be smaller
+    :param batch_is_default: its size is the default, so that it may be smaller
     """
     for name in ("buffer_size", "batch_size"):
         check_integer(name, getattr(agent, name), 1)
