@@ -12,7 +12,7 @@ The server asks where uncertainty is above 0.9 (``ask_above``). Where the person
 0.01 seconds. A person turns towards the dock where the heading is off by more than 0.1 rad, else drives forward.
 
 - **nudges** drives for 10 steps in a row, if these and all steps before are at most 5 % of all steps so far. Seeds 400
-  to 407, each with and without the person; a run ends when it docks, by itself or driven, or after 100 episodes. Metric: the
+  to 407, each with and without the person; a run ends when it docks, driven or not, or after 100 episodes. Metric: the
   episode in which it docks; 101 where there is none. One run was made before, with seed 999 and six episodes, to see
   that the program works: neither way docked.
 - **finishes** (registered when the study of the first was known, which found no effect) does not begin what cannot be
